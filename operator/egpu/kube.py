@@ -5,7 +5,7 @@ connection pooling are the ``kubernetes`` package's; every answer other than suc
 """
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Final, Self
 from urllib.parse import urlencode
 
@@ -164,7 +164,7 @@ class Kube:
         labels: str | None = None,
         fields: str | None = None,
         timeout: int = 290,
-    ) -> AsyncIterator[Object]:
+    ) -> AsyncGenerator[Object]:
         """Watch events ``{type, object}`` after ``version``, bookmarks included, until the server ends the stream.
 
         Raises:

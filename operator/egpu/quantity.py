@@ -9,12 +9,14 @@ from decimal import Decimal
 from typing import Final
 
 _PATTERN: Final = re.compile(r"^\+?(\d+(?:\.\d*)?|\.\d+)(?:([KMGTPE]i)|([numkMGTPE])|[eE]([+-]?\d{1,3}))?$")
-_BINARY: Final = {unit: 1024**power for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)}
+_BINARY: Final[dict[str, int]] = {
+    unit: 1024**power for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)
+}
 _DECIMAL: Final[dict[str, Decimal]] = {
     "n": Decimal("1e-9"),
     "u": Decimal("1e-6"),
     "m": Decimal("1e-3"),
-    **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", start=1)},
+    **{unit: Decimal(1).scaleb(3 * power) for power, unit in enumerate("kMGTPE", start=1)},
 }
 
 
@@ -33,7 +35,7 @@ def parse_decimal(value: int | str) -> Decimal:
         raise QuantityError(f"{value!r} is not a quantity: write a number with a unit, such as 4Gi or 4096Mi")
     number, binary, decimal, exponent = match.groups()
     if binary:
-        return Decimal(number) * _BINARY[binary]
+        return Decimal(number) * Decimal(_BINARY[binary])
     if decimal:
         return Decimal(number) * _DECIMAL[decimal]
     return Decimal(number).scaleb(int(exponent or 0))

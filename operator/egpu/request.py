@@ -66,7 +66,7 @@ def parse_requests(requests: Mapping[str, int | str], *, provisioner: str, preci
     """Understands the keys of a claim (or of a container's limits).
 
     Keys stand under ``elasticgpu.io`` or under the class's provisioner; under the latter a bare number of
-    ``gpu-memory`` is GiB. The CRD's rules have refused what one object can decide; what is left here is what needs the class.
+    ``gpu-memory`` is GiB. The CRD's rules have refused what one object can decide; what is left here needs the class.
 
     Raises:
         RequestError: a foreign prefix, or an amount out of range.
