@@ -1,0 +1,67 @@
+# Two commands do everything: `make demo` shows the product at work, `make test` tests it.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+NATIVE_SOURCES := $(shell find libvgpu tests/gpusim -name '*.[ch]' -o -name '*.def' -o -name 'build*.py' 2>/dev/null)
+PYTEST := $(PY) -m pytest
+
+.PHONY: help
+help: ## Lists the targets.
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(READY): pyproject.toml
+	@echo "==> Python environment in $(VENV)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: set PYTHON=/path/to/python3.11"; exit 1; }
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV) 2>/dev/null || { echo "the venv module is missing: apt-get install python3-venv"; exit 1; }
+	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+.PHONY: setup
+setup: $(READY) ## Creates the virtual environment and checks the Debian packages.
+	@$(PY) -m localcluster apt
+
+.PHONY: native
+native: $(READY) ## Builds libvgpu and the simulated driver.
+	@$(PY) libvgpu/build_native.py
+	@$(PY) -m gpusim build
+
+.PHONY: demo
+demo: setup native ## Two pods on one card, on a real cluster of its own.
+	@$(PY) -m egpu_testing.demo up
+
+.PHONY: demo-down
+demo-down: $(READY) ## Ends the demo's cluster and removes all of it.
+	@$(PY) -m egpu_testing.demo down
+
+.PHONY: lint
+lint: $(READY)
+	@echo "==> lint"; $(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
+	@echo "==> types"; $(VENV)/bin/mypy
+	@echo "==> layers"; $(VENV)/bin/lint-imports
+
+.PHONY: check
+check: lint native ## Lint, types, layers and unit tests: under a minute.
+	@$(PYTEST) -q tests/unit
+
+.PHONY: test
+test: setup lint native ## Every test, the ones on a real cluster included.
+	@$(PY) -m localcluster binaries
+	@$(PYTEST) tests
+
+.PHONY: test-kind
+test-kind: $(READY) native ## The end-to-end tests on a kind cluster (needs Docker and kind).
+	kind create cluster --name egpu --config tests/cluster/kind.yaml --kubeconfig build/kind.kubeconfig
+	KUBECONFIG=$(CURDIR)/build/kind.kubeconfig $(PYTEST) tests/e2e; status=$$?; kind delete cluster --name egpu; exit $$status
+
+.PHONY: bench
+bench: setup native ## The benchmarks; figures go to build/bench.
+	@$(PYTEST) -q -s tests/bench
+
+.PHONY: clean
+clean: ## Removes what was built here; caches of the user stay.
+	rm -rf build dist $(VENV) libvgpu/egpu_vgpu/*.so
