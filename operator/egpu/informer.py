@@ -88,12 +88,26 @@ class Informer(Generic[T]):
         return asyncio.get_running_loop().time() - self._last_event
 
     def put(self, raw: Object) -> T:
-        """Takes in the answer to an own write at once, unless the watch has already brought something newer."""
+        """Takes in the answer to an own write at once, unless the watch has already brought something newer.
+
+        An answer without its last finalizer is of an object that no longer exists.
+        """
         value = self._parse(raw)
-        held = self._items.get(value.metadata.key)
-        if held is None or _version(value) > _version(held):
+        if value.metadata.deleting and not value.metadata.finalizers:
+            self._drop(value.metadata.key, version=_version(value))
+        else:
             self._set(value)
         return value
+
+    def remove(self, raw: Object) -> None:
+        """Takes in that an object is gone, unless one of its name has been created since."""
+        value = self._parsed(raw)
+        if value is not None:
+            self._drop(value.metadata.key, version=_version(value))
+
+    async def refresh(self) -> None:
+        """One quorum list; for caches that something else keeps current."""
+        await self._relist()
 
     async def run(self) -> None:
         """Keeps the objects current until cancelled; whatever the API server does."""
@@ -117,7 +131,7 @@ class Informer(Generic[T]):
         self._heard()
         fresh = {value.metadata.key: value for value in map(self._parsed, raw) if value is not None}
         for key in [key for key in self._items if key not in fresh]:
-            self._drop(key)
+            self._drop(key, version=int(version))
         for value in fresh.values():
             self._set(value)
         self._synced.set()
@@ -141,7 +155,7 @@ class Informer(Generic[T]):
         if value is None:
             return
         if kind == "DELETED":
-            self._drop(value.metadata.key)
+            self._drop(value.metadata.key, version=_version(value))
         else:
             self._set(value)
 
@@ -156,14 +170,15 @@ class Informer(Generic[T]):
     def _set(self, value: T) -> None:
         key = value.metadata.key
         before = self._items.get(key)
-        if before is not None and before.metadata.resource_version == value.metadata.resource_version:
+        if before is not None and _version(before) >= _version(value):
             return
         self._items[key] = value
         self._on_change(key, before, value)
 
-    def _drop(self, key: str) -> None:
-        before = self._items.pop(key, None)
-        if before is not None:
+    def _drop(self, key: str, *, version: int) -> None:
+        before = self._items.get(key)
+        if before is not None and _version(before) <= version:
+            del self._items[key]
             self._on_change(key, before, None)
 
     def _heard(self) -> None:

@@ -326,6 +326,37 @@ class NodeCards(Wire):
     status: NodeCardsStatus = NodeCardsStatus()
 
 
+class Taint(Wire):
+    """A taint of a node."""
+
+    key: str
+    effect: str = ""
+
+
+class NodeSpec(Wire):
+    """The parts of a node's spec that anything decides by."""
+
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+
+
+class Node(Wire):
+    """A Node, trimmed."""
+
+    metadata: Meta
+    spec: NodeSpec = NodeSpec()
+
+    @property
+    def out_of_service(self) -> bool:
+        """Whether an admin has declared that nothing runs on it any more."""
+        return any(taint.key == names.TAINT_OUT_OF_SERVICE for taint in self.spec.taints)
+
+    @property
+    def open(self) -> bool:
+        """Whether claims may be placed on it without a pod that tolerates its taints."""
+        return not self.spec.unschedulable and all(taint.effect == "PreferNoSchedule" for taint in self.spec.taints)
+
+
 class ContainerWire(Wire):
     """A container of a pod, as far as anything decides by it."""
 
