@@ -1,0 +1,1 @@
+"""The operator: reconcilers, admission, the one allocator and the scheduler extender."""

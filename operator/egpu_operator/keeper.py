@@ -1,0 +1,126 @@
+"""Keeps the stored certificates good and known: to our own server, the webhook configurations and kube-scheduler."""
+
+import asyncio
+import base64
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from egpu import errors, names
+from egpu.kube import Kube, Object
+from egpu.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS, Resource
+from egpu_operator import certs
+from egpu_operator.certs import Stored
+from egpu_operator.settings import Settings
+
+log = logging.getLogger(__name__)
+
+DEPLOYMENTS: Final = Resource(group="apps", version="v1", plural="deployments", kind="Deployment", namespaced=True)
+WEBHOOK_CONFIGURATIONS: Final = names.OPERATOR
+"""Both webhook configurations bear the operator's name."""
+LOOK: Final = 20.0
+"""Seconds between two looks when all is well."""
+HURRY: Final = 1.0
+"""Seconds to the next look after a fault or a lost race."""
+
+
+class Keeper:
+    """Looks at the certificates again and again on every replica; writes are compare-and-swap, so many may try.
+
+    Args:
+        use: called with the pairs whenever they changed; serves them from then on.
+    """
+
+    def __init__(self, kube: Kube, settings: Settings, *, use: Callable[[Stored], Awaitable[None]]) -> None:
+        self._kube = kube
+        self._settings = settings
+        self._use = use
+        self._used: Stored | None = None
+
+    async def run(self) -> None:
+        """Looks until cancelled."""
+        while True:  # noqa: ASYNC110 - what is waited for is time itself
+            await asyncio.sleep(LOOK if await self._look() else HURRY)
+
+    async def _look(self) -> bool:
+        """One pass; False if it is to be repeated soon."""
+        try:
+            stored = await self._stored()
+            await self._serve(stored)
+            return await self._hand_out(stored)
+        except errors.Conflict as error:
+            log.info("certificates: another replica was first: %s", error)
+        except errors.KubeError as error:
+            log.warning("certificates: %s", error)
+        return False
+
+    async def _stored(self) -> Stored:
+        """The pairs after what was due has been done and stored."""
+        secret = await self._kube.find(SECRETS, certs.SECRET, namespace=self._settings.namespace)
+        now, dns = certs.utc_now(), certs.dns_names(self._settings.namespace)
+        before, limits = certs.parse(secret), self._settings.certificates
+        plan = certs.decide(now, before, dns=dns, settings=limits)
+        if plan.empty:
+            return before
+        log.info("certificates: %s", plan)
+        after = await asyncio.to_thread(certs.carry_out, plan, before, now=now, dns=dns, settings=limits)
+        await self._write(secret, certs.secret_of(after))
+        return after
+
+    async def _serve(self, stored: Stored) -> None:
+        if stored != self._used:
+            await self._use(stored)
+            self._used = stored
+
+    async def _hand_out(self, stored: Stored) -> bool:
+        """Everybody else's copy, written where it differs; False while a webhook configuration is missing."""
+        client = await self._kube.find(SECRETS, certs.CLIENT_SECRET, namespace=self._settings.namespace)
+        wanted = certs.client_secret_of(stored)
+        if client is None or client.get("data") != wanted["data"]:
+            await self._write(client, wanted)
+        known = [await self._trust(resource, stored.bundle) for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)]
+        await self._restart_scheduler(stored.renewed)
+        return all(known)
+
+    async def _write(self, old: Object | None, wanted: dict[str, Any]) -> None:
+        namespace, name = self._settings.namespace, wanted["metadata"]["name"]
+        if old is None:
+            await self._kube.create(SECRETS, wanted, namespace=namespace)
+            return
+        kept = {"name": name, "resourceVersion": old["metadata"]["resourceVersion"]}
+        body = {**wanted, "type": old.get("type", "Opaque"), "metadata": {**wanted["metadata"], **kept}}
+        await self._kube.replace(SECRETS, body, name=name, namespace=namespace)
+
+    async def _trust(self, resource: Resource, bundle: bytes) -> bool:
+        configuration = await self._kube.find(resource, WEBHOOK_CONFIGURATIONS)
+        if configuration is None:
+            log.warning("there is no %s %s; apply manifests/50-webhooks.yaml", resource.kind, WEBHOOK_CONFIGURATIONS)
+            return False
+        operations = trust_patch(configuration, base64.b64encode(bundle).decode())
+        if operations:
+            await self._kube.patch_json(resource, WEBHOOK_CONFIGURATIONS, operations)
+        return True
+
+    async def _restart_scheduler(self, renewed: str) -> None:
+        """kube-scheduler reads its client certificate once, at its start."""
+        if not renewed:
+            return
+        namespace = self._settings.namespace
+        deployment = await self._kube.find(DEPLOYMENTS, names.SCHEDULER, namespace=namespace)
+        if deployment is None:
+            return
+        marks = deployment["spec"]["template"]["metadata"].get("annotations") or {}
+        if marks.get(certs.RENEWED) != renewed:
+            body = {"spec": {"template": {"metadata": {"annotations": {certs.RENEWED: renewed}}}}}
+            await self._kube.patch_merge(DEPLOYMENTS, names.SCHEDULER, body, namespace=namespace)
+
+
+def trust_patch(configuration: Object, bundle: str) -> list[dict[str, Any]]:
+    """JSON patch that gives every webhook the bundle; ``test`` on its name guards against a list that moved."""
+    operations: list[dict[str, Any]] = []
+    for index, webhook in enumerate(configuration.get("webhooks") or ()):
+        if webhook["clientConfig"].get("caBundle") != bundle:
+            place = f"/webhooks/{index}"
+            operations.append({"op": "test", "path": f"{place}/name", "value": webhook["name"]})
+            operations.append({"op": "add", "path": f"{place}/clientConfig/caBundle", "value": bundle})
+    return operations
