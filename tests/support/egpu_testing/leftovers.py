@@ -1,0 +1,43 @@
+"""What a test may not leave behind: bookings, slices, CDI specs, pages, memory of a card."""
+
+from localcluster.cluster import LocalCluster
+
+from egpu_testing import truth
+from egpu_testing.stack import Stack
+from egpu_testing.waiting import until
+
+KINDS = ("pods", "egpuc", "egpu", "egpuclass")
+
+
+def clear(stack: Stack) -> None:
+    """Deletes every pod, claim, slice and class, in that order, and waits until they are gone."""
+    for kind in KINDS:
+        stack.cluster.kubectl("delete", kind, "--all", "--wait=true", "--timeout=90s", "--ignore-not-found")
+
+
+def expect_none(stack: Stack) -> None:
+    """Nothing of any slice is left at the API server, on a node or on a card."""
+    until("no card is booked", lambda: not bookings(stack), timeout=30)
+    if isinstance(stack.cluster, LocalCluster):
+        until("no node holds anything of a slice", lambda: not on_nodes(stack.cluster), timeout=30)
+
+
+def bookings(stack: Stack) -> list[str]:
+    """Every booking as ``node card slice``."""
+    return [
+        f"{node['metadata']['name']} {card} {name}"
+        for node in stack.list("egpun")
+        for card, booked in node.get("spec", {}).get("bookings", {}).items()
+        for name in booked["slices"]
+    ]
+
+
+def on_nodes(cluster: LocalCluster) -> list[str]:
+    """Every CDI spec, slice folder and process on a card."""
+    found: list[str] = []
+    for node in cluster.nodes:
+        listing = node.exec("sh", "-c", "ls -d /var/run/cdi/elasticgpu.io-* /var/lib/elasticgpu/slices/* 2>/dev/null", check=False)
+        found += [f"{node.name} {line}" for line in listing.stdout.split()]
+        holders = [row for row in truth.read(node).processes if any(usage.used for usage in row.cards.values())]
+        found += [f"{node.name} pid {row.pid} {row.comm}" for row in holders]
+    return found
