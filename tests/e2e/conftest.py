@@ -8,12 +8,13 @@ import pytest
 from egpu_testing import artifacts, leftovers
 from egpu_testing.objects import gpu_class
 from egpu_testing.stack import ROOT, Stack
+
 from localcluster.cluster import LocalCluster, Node
 from localcluster.existing import ExistingCluster, from_kubeconfig
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster | ExistingCluster]:
+def cluster() -> Iterator[LocalCluster | ExistingCluster]:
     """Two nodes with simulated cards of their own, or the cluster that KUBECONFIG names."""
     if config := os.environ.get("KUBECONFIG"):
         yield from_kubeconfig(Path(config))

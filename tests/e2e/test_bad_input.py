@@ -6,6 +6,7 @@ import pytest
 from egpu_testing import objects
 from egpu_testing.stack import Stack
 from egpu_testing.waiting import until
+
 from localcluster.errors import ClusterError
 
 pytestmark = pytest.mark.e2e
@@ -36,7 +37,9 @@ def test_what_one_object_decides_is_refused_at_apply(stack: Stack, body: dict[st
 
 def _bound_message(stack: Stack, name: str) -> str:
     status = stack.get("egpuc", name).get("status", {})
-    return " ".join(c["message"] for c in status.get("conditions", ()) if c["type"] == "Bound" and c["status"] != "True")
+    return " ".join(
+        c["message"] for c in status.get("conditions", ()) if c["type"] == "Bound" and c["status"] != "True"
+    )
 
 
 UNMET: dict[str, tuple[dict[str, Any], str]] = {

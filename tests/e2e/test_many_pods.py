@@ -10,6 +10,7 @@ import pytest
 from egpu_testing import objects
 from egpu_testing.stack import Stack
 from egpu_testing.waiting import until
+
 from egpu_vgpu import limits
 from localcluster.cluster import Node
 
@@ -72,7 +73,9 @@ def test_forty_pods_of_forty_sizes(stack: Stack, nodes: tuple[Node, ...], record
 
 def test_forty_pods_with_two_containers_each(stack: Stack, nodes: tuple[Node, ...]) -> None:
     assert nodes
-    sizes = {(i, side): (500 + 13 * i + 7 * (side == "right")) * MIB for i in range(COUNT) for side in ("left", "right")}
+    sizes = {
+        (i, side): (500 + 13 * i + 7 * (side == "right")) * MIB for i in range(COUNT) for side in ("left", "right")
+    }
     stack.create([objects.claim(f"c-{i}-{side}", core=1, memory=str(size)) for (i, side), size in sizes.items()])
     containers = [objects.container("left"), objects.container("right")]
     pods = [

@@ -4,6 +4,7 @@ import pytest
 from egpu_testing import objects
 from egpu_testing.stack import Stack
 from egpu_testing.waiting import until
+
 from localcluster.cluster import Node
 from localcluster.errors import ClusterError
 
@@ -27,7 +28,11 @@ def victim(stack: Stack) -> str:
 
 @pytest.mark.parametrize(
     "annotations",
-    [{"status.elasticgpu.io/main": "SLICE"}, {"elasticgpu.io/slice": "SLICE"}, {"cdi.k8s.io/x": "elasticgpu.io/slice=SLICE"}],
+    [
+        {"status.elasticgpu.io/main": "SLICE"},
+        {"elasticgpu.io/slice": "SLICE"},
+        {"cdi.k8s.io/x": "elasticgpu.io/slice=SLICE"},
+    ],
     ids=["status", "slice", "cdi"],
 )
 def test_forged_annotations_give_nothing(stack: Stack, victim: str, annotations: dict[str, str]) -> None:
@@ -51,7 +56,9 @@ def test_forged_environment_gives_nothing(stack: Stack, victim: str, name: str) 
 
 def test_a_pod_with_a_small_slice_cannot_name_a_larger_one(stack: Stack, victim: str) -> None:
     stack.apply(objects.claim("mine", core=10, memory="1Gi"))
-    stack.apply(objects.pod("forger", {"main": "mine"}, containers=[objects.container(command=[objects.PROBE, "2048"])]))
+    stack.apply(
+        objects.pod("forger", {"main": "mine"}, containers=[objects.container(command=[objects.PROBE, "2048"])])
+    )
     stack.running("forger")
     assert f"total {1024**3}" in _said(stack, "forger")
     assert "alloc 2048 2" in _said(stack, "forger")

@@ -6,13 +6,12 @@ import sys
 import time
 from pathlib import Path
 
-from localcluster.cluster import LocalCluster, default_folder
-from localcluster.errors import ClusterError
-
 from egpu_testing import artifacts
 from egpu_testing.stack import ROOT, Stack
 from egpu_testing.truth import card_truth
 from egpu_testing.waiting import Timeout, until
+from localcluster.cluster import LocalCluster, default_folder
+from localcluster.errors import ClusterError
 
 EXAMPLE = ROOT / "examples/01-two-pods-one-card"
 PODS = ("quarter", "half")
@@ -40,7 +39,12 @@ def up() -> None:
     tell = Progress()
     archives = artifacts.images(tell=tell)
     cluster = LocalCluster(
-        folder(), nodes=1, gpus=ROOT / "tests/support/cards/demo.yaml", images=archives, attached=False, tell=lambda _: None
+        folder(),
+        nodes=1,
+        gpus=ROOT / "tests/support/cards/demo.yaml",
+        images=archives,
+        attached=False,
+        tell=lambda _: None,
     )
     if cluster.is_up():
         tell(f"the cluster is up already; KUBECONFIG={cluster.kubeconfig}")

@@ -1,10 +1,9 @@
 """What a test may not leave behind: bookings, slices, CDI specs, pages, memory of a card."""
 
-from localcluster.cluster import LocalCluster
-
 from egpu_testing import truth
 from egpu_testing.stack import Stack
 from egpu_testing.waiting import until
+from localcluster.cluster import LocalCluster
 
 KINDS = ("pods", "egpuc", "egpu", "egpuclass")
 
@@ -36,7 +35,9 @@ def on_nodes(cluster: LocalCluster) -> list[str]:
     """Every CDI spec, slice folder and process on a card."""
     found: list[str] = []
     for node in cluster.nodes:
-        listing = node.exec("sh", "-c", "ls -d /var/run/cdi/elasticgpu.io-* /var/lib/elasticgpu/slices/* 2>/dev/null", check=False)
+        listing = node.exec(
+            "sh", "-c", "ls -d /var/run/cdi/elasticgpu.io-* /var/lib/elasticgpu/slices/* 2>/dev/null", check=False
+        )
         found += [f"{node.name} {line}" for line in listing.stdout.split()]
         holders = [row for row in truth.read(node).processes if any(usage.used for usage in row.cards.values())]
         found += [f"{node.name} pid {row.pid} {row.comm}" for row in holders]

@@ -9,7 +9,7 @@ DEMO_IMAGE = "elasticgpu/demo:dev"
 PROBE = "/opt/demo/probe"
 
 
-def gpu_class(name: str, **fields: Any) -> Object:  # noqa: ANN401 - any field of the kind
+def gpu_class(name: str, **fields: Any) -> Object:
     """An EGPUClass."""
     return {
         "apiVersion": "elasticgpu.io/v1alpha1",

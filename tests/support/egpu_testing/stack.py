@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import yaml
-from localcluster.errors import ClusterError
 
 from egpu_testing.waiting import until
+from localcluster.errors import ClusterError
 
 ROOT = Path(__file__).resolve().parents[3]
 SYSTEM = "elasticgpu-system"
@@ -84,7 +84,9 @@ class Stack:
         items: list[Object] = json.loads(self.cluster.kubectl("-n", namespace, "get", kind, "-o", "json"))["items"]
         return items
 
-    def delete(self, kind: str, name: str, *, namespace: str = "default", force: bool = False, wait: bool = True) -> None:
+    def delete(
+        self, kind: str, name: str, *, namespace: str = "default", force: bool = False, wait: bool = True
+    ) -> None:
         """Deletes an object; ``force`` as kubectl's ``--force --grace-period=0``."""
         options = ["--force", "--grace-period=0"] if force else []
         options += ["--ignore-not-found", f"--wait={str(wait).lower()}"]

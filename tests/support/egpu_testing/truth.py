@@ -1,10 +1,10 @@
 """The simulated driver's ground truth, by pod."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Protocol
 
 from gpusim import truth
-from pathlib import Path
 
 GPUSIM = "/dev/gpusim"
 MIB = 1024**2
