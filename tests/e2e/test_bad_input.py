@@ -36,10 +36,8 @@ def test_what_one_object_decides_is_refused_at_apply(stack: Stack, body: dict[st
 
 
 def _bound_message(stack: Stack, name: str) -> str:
-    status = stack.get("egpuc", name).get("status", {})
-    return " ".join(
-        c["message"] for c in status.get("conditions", ()) if c["type"] == "Bound" and c["status"] != "True"
-    )
+    conditions = stack.get("egpuc", name).get("status", {}).get("conditions", ())
+    return " ".join(c["message"] for c in conditions if c["type"] == "Bound" and c["status"] != "True")
 
 
 UNMET: dict[str, tuple[dict[str, Any], str]] = {

@@ -1,7 +1,6 @@
 """Every example does what its README says."""
 
 import re
-from pathlib import Path
 
 import pytest
 from egpu_testing import truth
@@ -49,7 +48,7 @@ def _assert_never_passed(stack: Stack, nodes: tuple[Node, ...]) -> None:
 
 
 def test_the_spelling_of_elastic_gpu_applies_and_runs(stack: Stack) -> None:
-    manifest: Path = ROOT / "examples/02-elastic-gpu-spelling/all.yaml"
+    manifest = ROOT / "examples/02-elastic-gpu-spelling/all.yaml"
     stack.apply(manifest)
     for number in (1, 2):
         until(

@@ -62,7 +62,7 @@ def test_a_pod_with_a_small_slice_cannot_name_a_larger_one(stack: Stack, victim:
     stack.running("forger")
     assert f"total {1024**3}" in _said(stack, "forger")
     assert "alloc 2048 2" in _said(stack, "forger")
-    with pytest.raises(ClusterError, match="egpuc.elasticgpu.io"):
+    with pytest.raises(ClusterError, match=r"egpuc\.elasticgpu\.io"):
         stack.cluster.kubectl("annotate", "--overwrite", "pod", "forger", "egpuc.elasticgpu.io/main=theirs")
     assert victim != stack.get("egpuc", "mine")["status"]["egpuName"]
 

@@ -25,7 +25,7 @@ def read(node: Node) -> truth.Truth:
 
 
 def peak(node: Node, pod_uid: str) -> int:
-    """The most bytes that any card ever held for a pod: peaks of its processes, ended ones too, added up (an upper bound)."""
+    """The most bytes that a card can ever have held for a pod: the peaks of all its processes, added up."""
     rows = read(node).in_cgroup(f"pod{pod_uid}")
     cards = {uuid for row in rows for uuid in row.cards}
     return max((sum(row.cards[u].peak for row in rows if u in row.cards) for u in cards), default=0)
@@ -37,6 +37,7 @@ def card_truth(node: Node) -> Iterable[str]:
     for card in now.cards:
         yield f"{card.name:12} {card.uuid}  {card.used // MIB} of {card.capacity // MIB} MiB in use"
         for row in now.processes:
-            if usage := row.cards.get(card.uuid):
-                if usage.peak:
-                    yield f"  pid {row.pid:<8} {row.comm:16} {usage.used // MIB} MiB, at most {usage.peak // MIB} MiB ever"
+            usage = row.cards.get(card.uuid)
+            if usage and usage.peak:
+                amounts = f"{usage.used // MIB} MiB, at most {usage.peak // MIB} MiB ever"
+                yield f"  pid {row.pid:<8} {row.comm:16} {amounts}"
