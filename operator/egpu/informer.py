@@ -105,6 +105,12 @@ class Informer(Generic[T]):
         if value is not None:
             self._drop(value.metadata.key, version=_version(value))
 
+    def forget(self, key: str) -> None:
+        """Drops an object the API server has just said it does not have."""
+        held = self._items.get(key)
+        if held is not None:
+            self._drop(key, version=_version(held))
+
     async def refresh(self) -> None:
         """One quorum list; for caches that something else keeps current."""
         await self._relist()

@@ -156,3 +156,99 @@ def class_in_use(users: str) -> str:
 def slice_no_room(node: str) -> str:
     """A slice whose cards have no room for it."""
     return f"the cards it names have no room for it on node {node} (kubectl get egpun {node} -o yaml)"
+
+
+# Reasons of an ElasticGPUNode's condition Ready, the agent's.
+NODE_READY: Final = "Ready"
+DRIVER_MISSING: Final = "DriverMissing"
+DRIVER_FAILED: Final = "DriverFailed"
+NOT_REGISTERED: Final = "PluginNotRegistered"
+RUNTIME_WITHOUT_CDI: Final = "RuntimeWithoutCDI"
+LIBRARY_MISSING: Final = "LibraryMissing"
+
+# Reasons of a slice's condition Ready, the agent's.
+SLICE_USABLE: Final = "Usable"
+SLICE_ATTACHED: Final = "Attached"
+SLICE_CARD_UNHEALTHY: Final = "CardUnhealthy"
+SLICE_CARD_MISSING: Final = "CardMissing"
+SLICE_RELEASING: Final = "Releasing"
+SLICE_RELEASED: Final = "Released"
+
+
+def not_registered(resources: str) -> str:
+    """The agent's plug-ins are not connected to kubelet."""
+    return f"kubelet does not list {resources}: it is down, or does not answer under its device-plugins folder"
+
+
+def runtime_without_cdi(runtime: str) -> str:
+    """A runtime that would drop the devices without a word."""
+    return (
+        f"the container runtime {runtime} does not inject CDI devices: use containerd 2.0 or later, or set enable_cdi = true "
+        "(1.7.2 or later) in its CRI plug-in's configuration"
+    )
+
+
+def card_gone(uuid: str) -> str:
+    """A card that slices still name and the driver does not list."""
+    return f"card {uuid} is no longer on the node; put it back, or delete its slices"
+
+
+def card_lost(uuid: str) -> str:
+    """A card that does not answer."""
+    return f"card {uuid} does not answer the driver (lost); reset it or reboot the node"
+
+
+def start_unknown_ids(ids: str) -> str:
+    """PreStartContainer for ids kubelet's checkpoint does not have."""
+    return f"kubelet's checkpoint names no container for the tickets {ids}; delete the pod and create it again"
+
+
+def start_ambiguous(ids: str) -> str:
+    """PreStartContainer for ids that several pods hold."""
+    return f"kubelet's checkpoint names several pods for the tickets {ids}; the start is tried again"
+
+
+def start_foreign_answer(container: str) -> str:
+    """An allocation whose answer holds no nonce."""
+    return f"kubelet's checkpoint has no elasticgpu.io/slice device for container {container}; delete the pod and create it again"
+
+
+def start_no_slice(container: str, node: str, pod_uid: str) -> str:
+    """No slice has this container as its consumer."""
+    return (
+        f"no ElasticGPU on node {node} has container {container} of this pod (UID {pod_uid}) as its consumer: was the pod "
+        "scheduled by egpu-scheduler, with an annotation egpuc.elasticgpu.io/<container>?"
+    )
+
+
+def start_unreachable(container: str, error: str) -> str:
+    """A first start while the API server cannot be asked."""
+    return (
+        f"the slice of container {container} is not known on this node yet and the API server cannot be asked: {error}"
+    )
+
+
+def start_releasing(slice_name: str) -> str:
+    """A start for a slice being taken back."""
+    return f"ElasticGPU {slice_name} is being released from this pod; no container of it starts any more"
+
+
+def start_mismatch(container: str, slice_name: str) -> str:
+    """The PodResources API contradicts kubelet's checkpoint."""
+    return f"kubelet gives the tickets of ElasticGPU {slice_name} to another container than {container}; the start is tried again"
+
+
+def attached(pod: str) -> str:
+    """A slice in use."""
+    return f"in use by pod {pod}"
+
+
+def waiting_for(count: int, first: str) -> str:
+    """A release that waits for processes."""
+    more = f" and {count - 1} more" if count > 1 else ""
+    return f"its pod has ended; waiting for process {first}{more} to be gone from the node"
+
+
+def waiting_for_driver(pids: str) -> str:
+    """A release that waits for memory of processes that are gone."""
+    return f"its pod has ended; waiting for the driver to free the memory of process {pids}"

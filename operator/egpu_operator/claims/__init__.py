@@ -1,0 +1,1 @@
+"""ElasticGPUClaims: class filled in, slice found or made, bound, protected, reclaimed."""
