@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from localcluster import apt, binaries
+from localcluster import apt, binaries, image
 from localcluster.cluster import LocalCluster, default_folder
 from localcluster.errors import ClusterError
 
@@ -19,6 +19,8 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("apt", help="install what is missing on this machine, or say how")
     build = commands.add_parser("binaries", help="print the folder of the programs; builds what is missing")
     build.add_argument("--control-plane-only", action="store_true")
+
+    commands.add_parser("image", help="print an archive of the project's, the demo's and kube-scheduler's image")
 
     up = _with_folder(commands.add_parser("up", help="bring a cluster up"))
     up.add_argument("--nodes", type=int, default=1)
@@ -87,6 +89,9 @@ def _run(arguments: argparse.Namespace) -> int:
             return apt.install()
         case "binaries":
             print(binaries.folder(binaries.CONTROL_PLANE if arguments.control_plane_only else binaries.EVERYTHING))
+            return 0
+        case "image":
+            print(image.archive(image.product(), image.demo(), image.scheduler()))
             return 0
         case "up":
             _up(arguments)

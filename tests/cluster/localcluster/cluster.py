@@ -164,7 +164,7 @@ class LocalCluster:
         for node in self.nodes:
             node.load_image(archive)
 
-    def get(self, path: str) -> Any:  # noqa: ANN401 - JSON
+    def get(self, path: str) -> Any:
         """GET from kube-apiserver as administrator, for a look without a client library."""
         return readiness.get(self.spec, path)
 
@@ -194,7 +194,7 @@ class LocalCluster:
             folder=self.folder,
             binaries=programs_folder,
             nodes=self._wanted,
-            images=(image.pause(), *self._images) if self._wanted else (),
+            images=(image.archive(image.pause()), *self._images) if self._wanted else (),
             gpus=self._gpus,
             host_port=port,
             apiserver_args=self._apiserver_args,

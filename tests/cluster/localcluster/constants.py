@@ -20,6 +20,9 @@ MAX_NODES = 9
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 CONTAINERD_NAMESPACE = "k8s.io"
 PAUSE_IMAGE = "docker.io/elasticgpu/pause:dev"
+PRODUCT_IMAGE = "docker.io/elasticgpu/elasticgpu:dev"
+DEMO_IMAGE = "docker.io/elasticgpu/demo:dev"
+SCHEDULER_IMAGE = f"docker.io/elasticgpu/kube-scheduler:v{KUBERNETES_VERSION}"
 
 GPUSIM_DIR = "/dev/gpusim"
 CDI_DIR = "/run/cdi"

@@ -86,7 +86,7 @@ def first_process(folder: Path) -> int:
     return pid
 
 
-def call(folder: Path, order: str, **arguments: object) -> Any:  # noqa: ANN401 - JSON
+def call(folder: Path, order: str, **arguments: object) -> Any:
     """Give an order and wait for its outcome.
 
     Raises:

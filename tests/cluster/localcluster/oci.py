@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import tarfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -47,24 +48,22 @@ def layer(path: Path) -> Layer:
 
 def pack(target: Path, files: Mapping[str, Path]) -> Layer:
     """Write a layer of files and folders, by their places in the image; all owned by root and from the year 1970."""
-    scratch = target.with_suffix(".tmp")
+    scratch = target.with_name(f".{target.name}.{os.getpid()}")
     with tarfile.open(scratch, "w", format=tarfile.GNU_FORMAT) as tar:
         for place in _parents(files):
             entry = tarfile.TarInfo(place)
             entry.type, entry.mode = tarfile.DIRTYPE, 0o755
             tar.addfile(entry)
         for place, source in sorted(files.items()):
-            tar.add(source, place, filter=anonymous)
+            tar.add(source, place, filter=_anonymous)
     scratch.rename(target)
     return layer(target)
 
 
-def anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """A tar entry without owner and time; None for Python's caches."""
-    if "__pycache__" in entry.name.split("/"):
-        return None
+def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     entry.uid = entry.gid = entry.mtime = 0
     entry.uname = entry.gname = ""
+    entry.mode = 0o755 if entry.isdir() or entry.mode & 0o100 else 0o644
     return entry
 
 
@@ -73,21 +72,21 @@ def _parents(places: Iterable[str]) -> list[str]:
     return sorted(found)
 
 
-def write(target: Path, image: Image) -> None:
-    """Write the archive, which `ctr images import` and `docker load` take."""
-    config = _json(_config(image))
-    manifest = _json(_manifest(image, config))
-    scratch = target.with_suffix(".tmp")
+def write(target: Path, *images: Image) -> None:
+    """Write the archive, which `ctr images import` and `docker load` take. A layer that images share is in it once."""
+    blobs: dict[str, bytes | Layer] = {}
+    manifests = []
+    for image in images:
+        config = _json(_config(image))
+        manifest = _json(_manifest(image, config))
+        blobs |= {_digest(config): config, _digest(manifest): manifest, **{item.digest: item for item in image.layers}}
+        manifests.append(_entry(image, manifest))
+    scratch = target.with_name(f".{target.name}.{os.getpid()}")
     with tarfile.open(scratch, "w", format=tarfile.GNU_FORMAT) as tar:
         _add(tar, "oci-layout", _json({"imageLayoutVersion": "1.0.0"}))
-        _add(tar, "index.json", _json(_index(image, manifest)))
-        for blob in (config, manifest):
-            _add(tar, _blob(_digest(blob)), blob)
-        for item in {item.digest: item for item in image.layers}.values():
-            entry = tarfile.TarInfo(_blob(item.digest))
-            entry.size = item.size
-            with item.path.open("rb") as file:
-                tar.addfile(entry, file)
+        _add(tar, "index.json", _json({"schemaVersion": 2, "manifests": manifests}))
+        for digest, blob in blobs.items():
+            _add(tar, f"blobs/sha256/{digest.removeprefix('sha256:')}", blob)
     scratch.rename(target)
 
 
@@ -113,12 +112,12 @@ def _manifest(image: Image, config: bytes) -> dict[str, object]:
     }
 
 
-def _index(image: Image, manifest: bytes) -> dict[str, object]:
-    names = {"io.containerd.image.name": image.name, "org.opencontainers.image.ref.name": image.name.rpartition(":")[2]}
-    return {
-        "schemaVersion": 2,
-        "manifests": [{**_descriptor(f"{_PREFIX}.manifest.v1+json", manifest), "annotations": names}],
+def _entry(image: Image, manifest: bytes) -> dict[str, object]:
+    names = {
+        "io.containerd.image.name": image.name,
+        "org.opencontainers.image.ref.name": image.name.rpartition(":")[2],
     }
+    return {**_descriptor(f"{_PREFIX}.manifest.v1+json", manifest), "annotations": names}
 
 
 def _descriptor(kind: str, content: bytes) -> dict[str, object]:
@@ -129,15 +128,16 @@ def _digest(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-def _blob(digest: str) -> str:
-    return f"blobs/sha256/{digest.removeprefix('sha256:')}"
-
-
 def _json(document: object) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+def _add(tar: tarfile.TarFile, name: str, content: bytes | Layer) -> None:
     entry = tarfile.TarInfo(name)
-    entry.size = len(content)
-    tar.addfile(entry, io.BytesIO(content))
+    if isinstance(content, bytes):
+        entry.size = len(content)
+        tar.addfile(entry, io.BytesIO(content))
+        return
+    entry.size = content.size
+    with content.path.open("rb") as file:
+        tar.addfile(entry, file)

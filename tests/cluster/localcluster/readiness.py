@@ -29,7 +29,7 @@ class Condition:
     holds: Callable[[], bool]
 
 
-def get(spec: ClusterSpec, path: str) -> Any:  # noqa: ANN401 - JSON
+def get(spec: ClusterSpec, path: str) -> Any:
     """GET from kube-apiserver as administrator. Raises OSError when it does not answer, or not with 200."""
     pki = spec.folder / "pki"
     context = ssl.create_default_context(cafile=str(pki / "ca.crt"))
