@@ -25,6 +25,7 @@ async def serve(options: Settings) -> None:
         server = Server(kube, options)
         await server.start_probes()
         keeper = Keeper(kube, options, use=server.use)
+        server.health.ready["certificates"] = lambda: keeper.fault
         tasks = [asyncio.create_task(keeper.run()), asyncio.create_task(_lead(kube, options, server))]
         try:
             await _first_end(tasks)

@@ -29,6 +29,9 @@ class Keeper:
 
     Args:
         use: called with the pairs whenever they changed; serves them from then on.
+
+    Attributes:
+        fault: what keeps the certificates from being good and known everywhere; None when all is well.
     """
 
     def __init__(self, kube: Kube, settings: Settings, *, use: Callable[[Stored], Awaitable[None]]) -> None:
@@ -36,6 +39,7 @@ class Keeper:
         self._settings = settings
         self._use = use
         self._used: Stored | None = None
+        self.fault: str | None = "the certificates are being looked at"
 
     async def run(self) -> None:
         """Looks until cancelled."""
@@ -47,11 +51,12 @@ class Keeper:
         try:
             stored = await self._stored()
             await self._serve(stored)
-            return await self._hand_out(stored)
+            self.fault = await self._hand_out(stored)
+            return self.fault is None
         except errors.Conflict as error:
-            log.info("certificates: another replica was first: %s", error)
+            log.info("another replica was first: %s", error)
         except errors.KubeError as error:
-            log.warning("certificates: %s", error)
+            log.warning("certificates not looked after: %s", error)
         return False
 
     async def _stored(self) -> Stored:
@@ -72,15 +77,15 @@ class Keeper:
             await self._use(stored)
             self._used = stored
 
-    async def _hand_out(self, stored: Stored) -> bool:
-        """Everybody else's copy, written where it differs; False while a webhook configuration is missing."""
+    async def _hand_out(self, stored: Stored) -> str | None:
+        """Everybody else's copy, written where it differs; what is still missing."""
         client = await self._kube.find(SECRETS, certs.CLIENT_SECRET, namespace=self._settings.namespace)
         wanted = certs.client_secret_of(stored)
         if client is None or client.get("data") != wanted["data"]:
             await self._write(client, wanted)
-        known = [await self._trust(resource, stored.bundle) for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)]
+        faults = [await self._trust(resource, stored.bundle) for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)]
         await self._restart_scheduler(stored.renewed)
-        return all(known)
+        return next(filter(None, faults), None)
 
     async def _write(self, old: Object | None, wanted: dict[str, Any]) -> None:
         namespace, name = self._settings.namespace, wanted["metadata"]["name"]
@@ -91,15 +96,14 @@ class Keeper:
         body = {**wanted, "type": old.get("type", "Opaque"), "metadata": {**wanted["metadata"], **kept}}
         await self._kube.replace(SECRETS, body, name=name, namespace=namespace)
 
-    async def _trust(self, resource: Resource, bundle: bytes) -> bool:
+    async def _trust(self, resource: Resource, bundle: bytes) -> str | None:
         configuration = await self._kube.find(resource, WEBHOOK_CONFIGURATIONS)
         if configuration is None:
-            log.warning("there is no %s %s; apply manifests/50-webhooks.yaml", resource.kind, WEBHOOK_CONFIGURATIONS)
-            return False
+            return f"there is no {resource.kind} {WEBHOOK_CONFIGURATIONS}; apply manifests/50-webhooks.yaml"
         operations = trust_patch(configuration, base64.b64encode(bundle).decode())
         if operations:
             await self._kube.patch_json(resource, WEBHOOK_CONFIGURATIONS, operations)
-        return True
+        return None
 
     async def _restart_scheduler(self, renewed: str) -> None:
         """kube-scheduler reads its client certificate once, at its start."""
