@@ -52,11 +52,12 @@ class Keeper:
             stored = await self._stored()
             await self._serve(stored)
             self.fault = await self._hand_out(stored)
-            return self.fault is None
         except errors.Conflict as error:
             log.info("another replica was first: %s", error)
         except errors.KubeError as error:
             log.warning("certificates not looked after: %s", error)
+        else:
+            return self.fault is None
         return False
 
     async def _stored(self) -> Stored:
