@@ -71,8 +71,8 @@ def test_a_node_sees_devices_and_files_of_its_own(cluster: LocalCluster) -> None
 def test_a_pod_outlives_kubelet_and_containerd(cluster: LocalCluster) -> None:
     node = cluster.node("node-a")
     before = cluster.kubectl("get", "pod", "web", "-o", "jsonpath={.status.containerStatuses[0].containerID}")
-    for program in ("kubelet", "containerd"):
-        assert node.kill(program) == -signal.SIGKILL
+    assert [node.kill(program) for program in ("kubelet", "containerd")] == [-signal.SIGKILL] * 2
+    for program in ("containerd", "kubelet"):
         node.start(program)
     assert probes.wait(lambda: kubelet_answers(cluster, "web"), timeout=60.0)
     after = cluster.kubectl("get", "pod", "web", "-o", "jsonpath={.status.containerStatuses[0].containerID}")

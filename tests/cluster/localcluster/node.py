@@ -58,7 +58,7 @@ class Node:
         return int(control.call(self.folder, "stop", program=program, signal=int(number)))
 
     def start(self, program: str) -> None:
-        """Start kubelet, containerd or gpusim again."""
+        """Start kubelet, containerd or gpusim again; kubelet once containerd answers, for it would end otherwise."""
         control.call(self.folder, "start", program=program)
 
     def status(self) -> dict[str, Any]:

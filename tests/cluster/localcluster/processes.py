@@ -49,6 +49,11 @@ class ProcessTable:
         with self._changed:
             self._states[program.name] = _State(program=program)
 
+    def program(self, name: str) -> Program:
+        """The program of that name; ClusterError when there is none."""
+        with self._changed:
+            return self._state(name).program
+
     def start(self, name: str) -> None:
         """Start a program; nothing happens when it runs already."""
         with self._changed:

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -123,10 +124,15 @@ def _environment(spec: ClusterSpec) -> dict[str, str]:
 
 def _boot(spec: ClusterSpec, table: ProcessTable, wanted: tuple[Program, ...]) -> None:
     for program in wanted:
-        for address in program.after:
-            if not probes.wait(lambda address=address: _ready(spec, table, address), timeout=_PATIENCE):  # type: ignore[misc]
-                say(f"{program.name} waits for {address} in vain")
-        table.start(program.name)
+        _start(spec, table, program.name)
+
+
+def _start(spec: ClusterSpec, table: ProcessTable, name: str) -> None:
+    """Start a program once everything that it waits for is there, or in spite of it when that never comes."""
+    for address in table.program(name).after:
+        if not probes.wait(partial(_ready, spec, table, address), timeout=_PATIENCE):
+            say(f"{name} waits for {address} in vain")
+    table.start(name)
 
 
 def _ready(spec: ClusterSpec, table: ProcessTable, address: str) -> bool:
@@ -140,7 +146,7 @@ def _obey(spec: ClusterSpec, table: ProcessTable, order: control.Order) -> objec
         case {"order": "status"}:
             return table.status()
         case {"order": "start", "program": name}:
-            table.start(name)
+            _start(spec, table, name)
             return None
         case {"order": "answers", "address": address}:
             return probes.answers(address, authority=spec.folder / "pki/ca.crt")
