@@ -107,6 +107,11 @@ def no_room(figures: str) -> str:
     return f"no node has room: {figures}" if figures else "no node has elastic GPUs; is the agent running?"
 
 
+def closed(nodes: str) -> str:
+    """Room only where nothing may be placed without a pod that tolerates it."""
+    return f"only cordoned or tainted nodes have room: {nodes}; untaint one, or use a WaitForFirstConsumer class"
+
+
 def waits_for_pod(figures: str) -> str:
     """A claim that is bound with its first pod; ``figures`` where no node would fit it now."""
     text = "waits for the first pod that uses it"
@@ -183,8 +188,8 @@ def not_registered(resources: str) -> str:
 def runtime_without_cdi(runtime: str) -> str:
     """A runtime that would drop the devices without a word."""
     return (
-        f"the container runtime {runtime} does not inject CDI devices: use containerd 2.0 or later, or set enable_cdi = true "
-        "(1.7.2 or later) in its CRI plug-in's configuration"
+        f"the container runtime {runtime} does not inject CDI devices: use containerd 2.0 or later, or set "
+        "enable_cdi = true (1.7.2 or later) in its CRI plug-in's configuration"
     )
 
 
@@ -210,14 +215,14 @@ def start_ambiguous(ids: str) -> str:
 
 def start_foreign_answer(container: str) -> str:
     """An allocation whose answer holds no nonce."""
-    return f"kubelet's checkpoint has no elasticgpu.io/slice device for container {container}; delete the pod and create it again"
+    return f"kubelet has no elasticgpu.io/slice device for container {container}; delete the pod and create it again"
 
 
 def start_no_slice(container: str, node: str, pod_uid: str) -> str:
     """No slice has this container as its consumer."""
     return (
-        f"no ElasticGPU on node {node} has container {container} of this pod (UID {pod_uid}) as its consumer: was the pod "
-        "scheduled by egpu-scheduler, with an annotation egpuc.elasticgpu.io/<container>?"
+        f"no ElasticGPU on node {node} has container {container} of this pod (UID {pod_uid}) as its consumer: was the "
+        "pod scheduled by egpu-scheduler, with an annotation egpuc.elasticgpu.io/<container>?"
     )
 
 
@@ -235,7 +240,7 @@ def start_releasing(slice_name: str) -> str:
 
 def start_mismatch(container: str, slice_name: str) -> str:
     """The PodResources API contradicts kubelet's checkpoint."""
-    return f"kubelet gives the tickets of ElasticGPU {slice_name} to another container than {container}; the start is tried again"
+    return f"kubelet gives the tickets of ElasticGPU {slice_name} to another container than {container}; tried again"
 
 
 def attached(pod: str) -> str:
@@ -252,3 +257,28 @@ def waiting_for(count: int, first: str) -> str:
 def waiting_for_driver(pids: str) -> str:
     """A release that waits for memory of processes that are gone."""
     return f"its pod has ended; waiting for the driver to free the memory of process {pids}"
+
+
+def releasing(pod: str) -> str:
+    """A slice asked back from a pod that has ended."""
+    return f"pod {pod} has ended; waiting for the node's agent to see nothing left of it"
+
+
+def released(pod: str) -> str:
+    """A slice of whose pod nothing is left."""
+    return f"nothing is left of pod {pod}; the slice is free for its claim's next pod"
+
+
+def usable() -> str:
+    """A slice nobody uses now."""
+    return "its cards are healthy; no pod uses it"
+
+
+def start_not_prepared(slice_name: str, why: str) -> str:
+    """A start whose limits or spec cannot be written."""
+    return f"the agent cannot prepare ElasticGPU {slice_name}: {why}"
+
+
+def card_not_in_toolkit(uuids: str) -> str:
+    """Cards that the container toolkit's CDI specs do not list."""
+    return f"no CDI spec of kind nvidia.com/gpu lists the cards {uuids}; write it anew (nvidia-ctk cdi generate)"

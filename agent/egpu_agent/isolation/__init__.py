@@ -1,0 +1,1 @@
+"""Isolations: how a container is held to its slice."""
