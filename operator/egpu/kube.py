@@ -6,6 +6,7 @@ connection pooling are the ``kubernetes`` package's; every answer other than suc
 
 import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Self
 from urllib.parse import urlencode
 
@@ -22,6 +23,18 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
 
 Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How the API server is reached, for libraries with a client of their own."""
+
+    server: str
+    insecure: bool
+    ca_file: str | None
+    token: str | None
+    certificate_file: str | None
+    key_file: str | None
 
 
 class Kube:
@@ -51,6 +64,21 @@ class Kube:
     async def __aexit__(self, *_: object) -> None:
         """Closes every connection."""
         await self._api.close()
+
+    async def access(self) -> Access:
+        """Address and credentials as they are now; a token inside a pod changes about every hour."""
+        configuration = self._api.configuration
+        headers: dict[str, str] = {}
+        await self._api.update_params_for_auth(headers, [], ["BearerToken"], "", "GET", None)
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        return Access(
+            server=configuration.host,
+            insecure=not configuration.verify_ssl,
+            ca_file=configuration.ssl_ca_cert,
+            token=token if scheme == "Bearer" else None,
+            certificate_file=configuration.cert_file,
+            key_file=configuration.key_file,
+        )
 
     async def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> Object:
         """One object, read from the quorum."""

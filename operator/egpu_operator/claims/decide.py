@@ -145,7 +145,7 @@ def _prebound(seen: Observed, ask: Ask, *, now: datetime) -> Decision:
 
 
 def serves(cards: tuple[CardShare, ...], ask: Ask) -> bool:
-    """Whether a ready slice has what is asked for; amounts that depend on the card (percent, TFLOPS) are taken as met."""
+    """Whether a ready slice has what is asked for; amounts by percent or TFLOPS are taken as met."""
     request = ask.request
     enough = all(card.core >= request.core and card.memory >= (request.memory or 0) for card in cards)
     selected = not ask.selector.uuid.any_of or all(card.uuid in ask.selector.uuid.any_of for card in cards)
@@ -189,9 +189,9 @@ def lost(claim: Claim, *, now: datetime) -> Decision:
     )
 
 
-def no_room(claim: Claim, figures: str, *, now: datetime) -> Decision:
+def no_room(claim: Claim, message: str, *, now: datetime) -> Decision:
     """No node has room for it."""
-    return pending(claim, reason=reasons.CLAIM_NO_ROOM, message=reasons.no_room(figures), now=now)
+    return pending(claim, reason=reasons.CLAIM_NO_ROOM, message=message, now=now)
 
 
 def pending(claim: Claim, *, reason: str, message: str, now: datetime, quiet: bool = False) -> Decision:

@@ -1,6 +1,6 @@
 """What a claim's decision looks at, from the caches; what would be taken as gone is asked for directly."""
 
-from egpu import placement
+from egpu import placement, reasons
 from egpu.resources import CLASSES, SLICES
 from egpu.types import Claim, GPUClass, Slice
 from egpu_operator.claims.decide import Observed
@@ -35,6 +35,14 @@ def figures(world: World, ask: placement.Ask) -> str:
     if any(placement.fits(view, [ask]) for view in views):
         return ""
     return placement.nearest(placement.explain(view, [ask]) for view in views)
+
+
+def why_unplaced(world: World, ask: placement.Ask) -> str:
+    """What to say of a claim that was placed nowhere: the figures, or the nodes that fit and take no claims."""
+    fitting = sorted(view.name for view in world.views() if placement.fits(view, [ask]))
+    if fitting:
+        return reasons.closed(", ".join(fitting[: placement.NEAREST]))
+    return reasons.no_room(figures(world, ask))
 
 
 async def _slice(name: str | None, claim: Claim, *, world: World) -> Slice | None:

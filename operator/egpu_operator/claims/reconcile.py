@@ -13,7 +13,7 @@ from egpu_operator.allocator import NoRoomError
 from egpu_operator.claims import decide as decisions
 from egpu_operator.claims import status
 from egpu_operator.claims.decide import Decision, Observed
-from egpu_operator.claims.gather import figures, gather
+from egpu_operator.claims.gather import gather, why_unplaced
 from egpu_operator.provision import STEP_CLAIM, STEP_PREPARED, Order, Provisioner, Steps, no_steps
 from egpu_operator.world import World
 
@@ -38,9 +38,12 @@ class ClaimReconciler:
         self._recorder = recorder
         self._steps = steps
         self._clock = clock
+        self.waiting: set[str] = set()
+        """Keys of the claims that wait for room."""
 
     async def __call__(self, key: str) -> float | None:
         """Reconciles one claim."""
+        self.waiting.discard(key)
         for _ in range(ROUNDS):
             claim = self._world.claims.get(key)
             if claim is None:
@@ -48,7 +51,7 @@ class ClaimReconciler:
             try:
                 if await self._step(claim):
                     return None
-            except errors.NotFound:
+            except (errors.NotFound, errors.Conflict):
                 await self._look_again(claim)
         raise errors.Conflict(f"claim {key} needs another look")
 
@@ -68,17 +71,10 @@ class ClaimReconciler:
         return True
 
     async def _prepare(self, claim: Claim, decision: Decision) -> None:
-        """Finalizer and class in one write, on exactly the claim that was read."""
-        meta = claim.metadata
-        held = [name for name in meta.finalizers if name != names.FINALIZER_CLAIM]
-        finalizers = held if decision.unprotect else [*held, names.FINALIZER_CLAIM]
-        body: dict[str, Any] = {
-            "metadata": {"resourceVersion": meta.resource_version, "uid": meta.uid, "finalizers": finalizers}
-        }
-        if decision.fill_class:
-            body["spec"] = {"egpuClassName": decision.fill_class}
-        raw = await self._world.kube.patch_merge(CLAIMS, meta.name, body, namespace=meta.namespace)
-        self._world.claims.put(raw)
+        if decision.unprotect:
+            await status.unprotect(claim, world=self._world)
+        else:
+            await status.protect(claim, world=self._world, fill_class=decision.fill_class)
         self._steps(STEP_PREPARED)
 
     async def _adopt(self, claim: Claim, free: Slice) -> None:
@@ -109,7 +105,8 @@ class ClaimReconciler:
             return decisions.bound(claim, made, now=self._clock())
         else:
             raise errors.Conflict(f"claim {claim.metadata.key} loses every race for room")
-        return decisions.no_room(claim, figures(self._world, ask) or "", now=self._clock())
+        self.waiting.add(claim.metadata.key)
+        return decisions.no_room(claim, why_unplaced(self._world, ask), now=self._clock())
 
     def _node_for(self, claim: Claim, gpu_class: GPUClass, ask: Ask) -> str | None:
         """The node an earlier attempt has booked on, else the best."""
@@ -127,7 +124,7 @@ class ClaimReconciler:
             self._recorder.say(Subject.of(CLAIMS, claim.metadata), decision.event)
 
     async def _look_again(self, claim: Claim) -> None:
-        """Something was not found: if it is the claim itself, forget it."""
+        """Something was not as the caches have it: perhaps the claim itself."""
         meta = claim.metadata
         raw = await self._world.kube.find(CLAIMS, meta.name, namespace=meta.namespace)
         if raw is None:

@@ -1,8 +1,8 @@
-"""Writing a claim's status: only if it differs, and only onto the claim it was decided for."""
+"""Writing claims: only what differs, and only onto the claim it was decided for."""
 
 from typing import Any
 
-from egpu import conditions
+from egpu import conditions, names
 from egpu.resources import CLAIMS
 from egpu.types import Claim, ClaimStatus, share_wire
 from egpu_operator.world import World
@@ -23,6 +23,29 @@ async def write(claim: Claim, status: ClaimStatus, *, world: World) -> bool:
         await world.kube.patch_merge(CLAIMS, meta.name, body, namespace=meta.namespace, subresource="status")
     )
     return True
+
+
+async def protect(claim: Claim, *, world: World, fill_class: str | None = None) -> None:
+    """Adds the finalizer, and with it the class, on exactly the claim that was read."""
+    held = claim.metadata.finalizers
+    finalizers = held if names.FINALIZER_CLAIM in held else (*held, names.FINALIZER_CLAIM)
+    await _main(claim, finalizers, world=world, spec={"egpuClassName": fill_class} if fill_class else None)
+
+
+async def unprotect(claim: Claim, *, world: World) -> None:
+    """Removes the finalizer."""
+    left = tuple(name for name in claim.metadata.finalizers if name != names.FINALIZER_CLAIM)
+    await _main(claim, left, world=world)
+
+
+async def _main(claim: Claim, finalizers: tuple[str, ...], *, world: World, spec: dict[str, Any] | None = None) -> None:
+    meta = claim.metadata
+    body: dict[str, Any] = {
+        "metadata": {"resourceVersion": meta.resource_version, "uid": meta.uid, "finalizers": list(finalizers)}
+    }
+    if spec:
+        body["spec"] = spec
+    world.claims.put(await world.kube.patch_merge(CLAIMS, meta.name, body, namespace=meta.namespace))
 
 
 def status_wire(status: ClaimStatus) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""EGPUClasses: kept while claims or slices use them."""

@@ -1,0 +1,1 @@
+"""What kube-scheduler asks: filter, prioritize, bind."""

@@ -1,0 +1,1 @@
+"""ElasticGPUs: booked, told, asked back from ended pods, given back at the end."""
