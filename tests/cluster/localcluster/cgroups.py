@@ -21,6 +21,7 @@ _V1 = frozenset(
     {"cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "hugetlb", "perf_event"}
     | {"net_cls", "net_prio", "rdma", "misc", "name=systemd"}
 )
+_V2 = frozenset({"cpu", "cpuset", "memory", "pids", "io", "hugetlb"})
 _CPUSET = ("cpuset.cpus", "cpuset.mems")
 
 
@@ -69,9 +70,18 @@ def create(hierarchies: tuple[Hierarchy, ...], name: str) -> None:
 
 
 def _delegate(group: Path) -> None:
-    wanted = " ".join(f"+{name}" for name in (group / "cgroup.controllers").read_text().split())
-    if wanted:
-        (group / "cgroup.subtree_control").write_text(wanted)
+    """Let the groups below have the controllers that kubelet and runc use, as far as this group has them."""
+    offered = set((group / "cgroup.controllers").read_text().split())
+    enabled = set((group / "cgroup.subtree_control").read_text().split())
+    missing = sorted(_V2 & offered - enabled)
+    try:
+        for name in missing:
+            (group / "cgroup.subtree_control").write_text(f"+{name}")
+    except OSError as error:
+        raise ClusterError(
+            f"cannot hand {', '.join(missing)} down from {group}: {error}. The cluster wants cgroup controllers of its "
+            "own: start it from the root group, or from one whose processes are in groups below it"
+        ) from None
 
 
 def join(hierarchies: tuple[Hierarchy, ...], name: str) -> None:

@@ -143,12 +143,16 @@ class LocalCluster:
         """The command for the machine that runs `argv` in the namespaces of the control plane."""
         return enter(control.first_process(self.folder), self.spec.binaries, argv)
 
-    def stop(self, program: str, *, number: int = signal.SIGKILL) -> int:
-        """End a program of the control plane by a signal, or a whole node by its name.
+    def stop(self, program: str, *, number: int | None = None) -> int:
+        """End a program of the control plane by a signal (SIGKILL), or cut the power of the node of that name.
 
         Returns:
-            Its exit code, once it has ended.
+            Its exit code, once it has ended and, of a node, every process with it.
         """
+        if number is None:
+            # A node's supervisor kills the node's processes and waits for them when it is told so by SIGTERM.
+            is_node = program in {node.name for node in self.spec.nodes}
+            number = signal.SIGTERM if is_node else signal.SIGKILL
         return int(control.call(self.folder, "stop", program=program, signal=int(number)))
 
     def start(self, program: str) -> None:

@@ -80,8 +80,11 @@ def scheduler() -> oci.Image:
     """kube-scheduler alone, for a second scheduler as a Deployment."""
     program = binaries.folder(binaries.CONTROL_PLANE) / "kube-scheduler"
     target = cache() / f"kube-scheduler-{program.parent.name}.tar"
-    layer = oci.layer(target) if target.exists() else oci.pack(target, {"usr/local/bin/kube-scheduler": program})
-    return oci.Image(name=constants.SCHEDULER_IMAGE, layers=(layer,), entrypoint=("/usr/local/bin/kube-scheduler",))
+    place = "usr/local/bin/kube-scheduler"
+    layer = oci.layer(target) if target.exists() else oci.pack(target, {place: program})
+    return oci.Image(
+        name=constants.SCHEDULER_IMAGE, layers=(layer,), environment=_ENVIRONMENT, entrypoint=(f"/{place}",)
+    )
 
 
 def archive(*images: oci.Image) -> Path:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from localcluster.spec import ClusterSpec, NodeSpec
 
+_REPOSITORY = Path(__file__).resolve().parents[3]
 _SAFE = Mount.NOSUID | Mount.NODEV | Mount.NOEXEC
 _DEVICES = {
     "null": (1, 3),
@@ -60,12 +61,16 @@ def node(spec: ClusterSpec, node: NodeSpec) -> None:
     """A node's view, mounts propagating both ways between it and its pods. Call it in a new mount namespace."""
     folder = spec.node_folder(node.name)
     linux.mount(None, "/", flags=Mount.RECURSIVE | Mount.PRIVATE)
-    with _kept([spec.folder, spec.binaries, *_python(), *_inputs(spec)]):
+    for name in ("lib", "log"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    with (
+        _kept([spec.folder, spec.binaries, *_python(), *_inputs(spec)]),
+        _opened([folder / "lib", folder / "log"]) as own,
+    ):
         linux.mount("proc", "/proc", kind="proc", flags=_SAFE)
         _tmpfs("/run")
-        for name, target in (("lib", "/var/lib"), ("log", "/var/log")):
-            (folder / name).mkdir(parents=True, exist_ok=True)
-            linux.mount(folder / name, target, flags=Mount.BIND)
+        for descriptor, target in zip(own, ("/var/lib", "/var/log"), strict=True):
+            linux.mount(f"/proc/self/fd/{descriptor}", target, flags=Mount.BIND)
     for path in ("/run/lock", constants.CDI_DIR, "/var/lib/kubelet"):
         Path(path).mkdir(parents=True, exist_ok=True)
     _devices()
@@ -74,7 +79,12 @@ def node(spec: ClusterSpec, node: NodeSpec) -> None:
 
 
 def _python() -> list[Path]:
-    return [Path(sys.prefix), Path(sys.base_prefix), *(Path(entry) for entry in sys.path if Path(entry).is_dir())]
+    return [
+        _REPOSITORY,
+        Path(sys.prefix),
+        Path(sys.base_prefix),
+        *(Path(entry) for entry in sys.path if Path(entry).is_dir()),
+    ]
 
 
 def _inputs(spec: ClusterSpec) -> list[Path]:
@@ -84,15 +94,21 @@ def _inputs(spec: ClusterSpec) -> list[Path]:
 
 @contextlib.contextmanager
 def _kept(paths: Iterable[Path]) -> Iterator[None]:
-    """Bring these folders back to their places when the block has covered them."""
-    opened = {path: os.open(path, os.O_PATH) for path in paths}
-    yield
-    for path, descriptor in opened.items():
-        # Within the block /proc became this namespace's own, so this path is ours.
-        source = f"/proc/self/fd/{descriptor}"
-        if not path.exists() or not os.path.samestat(path.stat(), os.fstat(descriptor)):
-            path.mkdir(parents=True, exist_ok=True)
-            linux.mount(source, path, flags=Mount.BIND | Mount.RECURSIVE)
+    """Bring these folders back to their places when the block has covered them; it must mount a /proc of its own."""
+    wanted = list(paths)
+    with _opened(wanted) as descriptors:
+        yield
+        for path, descriptor in zip(wanted, descriptors, strict=True):
+            if not path.exists() or not os.path.samestat(path.stat(), os.fstat(descriptor)):
+                path.mkdir(parents=True, exist_ok=True)
+                linux.mount(f"/proc/self/fd/{descriptor}", path, flags=Mount.BIND | Mount.RECURSIVE)
+
+
+@contextlib.contextmanager
+def _opened(paths: Iterable[Path]) -> Iterator[list[int]]:
+    descriptors = [os.open(path, os.O_PATH) for path in paths]
+    yield descriptors
+    for descriptor in descriptors:
         os.close(descriptor)
 
 

@@ -141,12 +141,13 @@ def node_programs(spec: ClusterSpec, node: NodeSpec) -> tuple[Program, ...]:
         "--cert-dir=/run/kubelet-pki",
         "-v=2",
     )
+    driver = (f"unix://{constants.GPUSIM_DIR}/ctl.sock",) if spec.gpus else ()
     first_import = tuple(program.name for program in imports[:1])
     return (
         *_gpusim(spec, node),
         Program(name="containerd", argv=("containerd", "--config", f"{folder}/etc/containerd.toml")),
         *imports,
-        Program(name="kubelet", argv=kubelet, after=(*socket, *first_import, f"{spec.api_url}/readyz")),
+        Program(name="kubelet", argv=kubelet, after=(*driver, *socket, *first_import, f"{spec.api_url}/readyz")),
     )
 
 

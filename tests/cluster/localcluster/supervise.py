@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -165,7 +164,9 @@ def main() -> int:
     parser.add_argument("--lifeline", type=int)
     arguments = parser.parse_args()
     spec = specs.load(arguments.folder)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for descriptor in (arguments.listener, arguments.lifeline):
+        if descriptor is not None:
+            os.set_inheritable(descriptor, False)  # noqa: FBT003 - the standard library's signature
     if arguments.what == "node":
         return supervise_node(spec, spec.node(arguments.node))
     return supervise_cluster(spec, listener=arguments.listener, lifeline=arguments.lifeline)

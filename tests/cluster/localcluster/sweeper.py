@@ -20,7 +20,7 @@ def start(folder: Path, hierarchies: tuple[Hierarchy, ...], group: str, lifeline
 
     It also ends the caller when the lifeline's other end closes.
     """
-    ended, _held_open_by_the_caller = os.pipe()
+    ended, _open_in_the_caller_and_its_process_1 = os.pipe()
     caller = os.getpid()
     if os.fork():
         os.close(ended)
