@@ -59,6 +59,7 @@ class World:
         self._slices_of_node: Index[str] = Index()
         self._slices_of_class: Index[str] = Index()
         self._claims_of_class: Index[str] = Index()
+        self._claims_for_slice: Index[str] = Index()
         self._pods_of_claim: Index[str] = Index()
         self._booked_on: Index[str] = Index()
         self._views: dict[str, placement.NodeView] = {}
@@ -128,6 +129,10 @@ class World:
         """Keys of the claims that name a class; ``""`` for those that name none."""
         return self._claims_of_class.keys(name)
 
+    def claims_for_slice(self, name: str) -> tuple[str, ...]:
+        """Keys of the claims that name a slice, in spec or status."""
+        return self._claims_for_slice.keys(name)
+
     def pods_of_claim(self, key: str) -> tuple[str, ...]:
         """Keys of the pods that name a claim."""
         return self._pods_of_claim.keys(key)
@@ -182,6 +187,7 @@ class World:
 
     def _index_claim(self, key: str, before: Claim | None, after: Claim | None) -> None:
         self._claims_of_class.move(key, before=_claim_class(before), after=_claim_class(after))
+        self._claims_for_slice.move(key, before=_claim_slices(before), after=_claim_slices(after))
 
     def _index_pod(self, key: str, before: Pod | None, after: Pod | None) -> None:
         self._pods_of_claim.move(key, before=_pod_claims(before), after=_pod_claims(after))
@@ -217,6 +223,10 @@ def _slice_class(value: Slice | None) -> tuple[str, ...]:
 
 def _claim_class(value: Claim | None) -> tuple[str, ...]:
     return (value.spec.egpu_class_name or "",) if value else ()
+
+
+def _claim_slices(value: Claim | None) -> set[str]:
+    return {name for name in (value.spec.egpu_name, value.status.egpu_name) if name} if value else set()
 
 
 def _pod_claims(value: Pod | None) -> set[str]:

@@ -1,4 +1,4 @@
-"""An operator in the test's own process, on a real API server, with cards and an agent's answers made up by the test."""
+"""An operator in the test's own process on a real API server, with nodes and an agent made up by the test."""
 
 from operator_stand.objects import CARD_MEMORY, GIB, claim, gpu_class, pod
 from operator_stand.stand import Stand, Station
