@@ -44,9 +44,9 @@ class Keeper:
     async def run(self) -> None:
         """Looks until cancelled."""
         while True:  # noqa: ASYNC110 - what is waited for is time itself
-            await asyncio.sleep(LOOK if await self._look() else HURRY)
+            await asyncio.sleep(LOOK if await self.look() else HURRY)
 
-    async def _look(self) -> bool:
+    async def look(self) -> bool:
         """One pass; False if it is to be repeated soon."""
         try:
             stored = await self._stored()

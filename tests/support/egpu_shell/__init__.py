@@ -69,8 +69,13 @@ class Shell:
 
 def configurations(port: int) -> Iterator[dict[str, Any]]:
     """The webhook configurations of manifests/, the Service's place taken by this machine's loopback address."""
-    for body in yaml.safe_load_all((ROOT / "manifests/50-webhooks.yaml").read_text()):
+    for body in documents("50-webhooks.yaml"):
         for webhook in body["webhooks"]:
             service = webhook["clientConfig"].pop("service")
             webhook["clientConfig"]["url"] = f"https://localhost:{port}{service['path']}"
         yield body
+
+
+def documents(name: str) -> list[dict[str, Any]]:
+    """The objects of one file of manifests/."""
+    return list(yaml.safe_load_all((ROOT / "manifests" / name).read_text()))
