@@ -6,10 +6,11 @@ call ever fails::
 
     authority ──renew──► authority + successor ──spread──► successor signs, old one trusted ──old one ends──► successor
 
-kube-scheduler reads its files once; ``Stored.renewed`` is the mark that restarts it by its Deployment's pod template.
+kube-scheduler reads its files once; :func:`mark` is what its Deployment's pod template is marked with, to restart it.
 """
 
 import base64
+import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 SECRET: Final = "egpu-operator-tls"  # noqa: S105 - a Secret's name
 CLIENT_SECRET: Final = "egpu-scheduler-client"  # noqa: S105 - a Secret's name
 CLIENT_NAME: Final = names.SCHEDULER
-RENEWED: Final = f"{names.GROUP}/certificates-renewed"
+MARK: Final = f"{names.GROUP}/client-certificate"
 _PARTS: Final = {"authority": "ca", "successor": "next", "retired": "old", "server": "tls", "client": "client"}
 
 
@@ -41,7 +42,6 @@ class Stored:
         retired: signed once; trusted until it ends.
         server: serves admission and extender.
         client: kube-scheduler's.
-        renewed: when the client's files were last replaced; empty for the first ones.
     """
 
     authority: Pair | None = None
@@ -49,7 +49,6 @@ class Stored:
     retired: Pair | None = None
     server: Pair | None = None
     client: Pair | None = None
-    renewed: str = ""
 
     @property
     def bundle(self) -> bytes:
@@ -135,25 +134,15 @@ def carry_out(
     if plan.issue_server:
         server = pki.new_leaf(signer, common_name=names.OPERATOR, dns=dns, now=now, life=leaf)
         stored = replace(stored, server=server)
-    if plan.issue_client or plan.make_successor or plan.make_authority:
-        stored = _new_client(plan, stored, signer, now=now, life=leaf)
-    return stored
-
-
-def _new_client(plan: Plan, stored: Stored, signer: Pair, *, now: datetime, life: timedelta) -> Stored:
-    """The client's files: its pair where that is due, and in any case the mark that they changed."""
-    before = stored.client
     if plan.issue_client:
-        stored = replace(stored, client=pki.new_leaf(signer, common_name=CLIENT_NAME, now=now, life=life))
-    return replace(stored, renewed=now.strftime("%Y-%m-%dT%H:%M:%SZ")) if before else stored
+        stored = replace(stored, client=pki.new_leaf(signer, common_name=CLIENT_NAME, now=now, life=leaf))
+    return stored
 
 
 def parse(secret: Object | None) -> Stored:
     """The pairs of the operator's Secret; a pair that cannot be used counts as missing."""
     data = dict((secret or {}).get("data") or {})
-    found = {field: _pair(data, stem) for field, stem in _PARTS.items()}
-    annotations = ((secret or {}).get("metadata") or {}).get("annotations") or {}
-    return Stored(**found, renewed=annotations.get(RENEWED, ""))
+    return Stored(**{field: _pair(data, stem) for field, stem in _PARTS.items()})
 
 
 def _pair(data: Mapping[str, str], stem: str) -> Pair | None:
@@ -175,7 +164,7 @@ def secret_of(stored: Stored) -> dict[str, Any]:
         pair: Pair | None = getattr(stored, field)
         if pair:
             data |= {f"{stem}.crt": pair.cert, f"{stem}.key": pair.key}
-    return _secret(SECRET, data, stored.renewed)
+    return _secret(SECRET, data)
 
 
 def client_secret_of(stored: Stored) -> dict[str, Any]:
@@ -183,14 +172,19 @@ def client_secret_of(stored: Stored) -> dict[str, Any]:
     if stored.client is None:
         raise pki.PairError("there is no client certificate to hand out")
     data = {"ca.crt": stored.bundle, "tls.crt": stored.client.cert, "tls.key": stored.client.key}
-    return _secret(CLIENT_SECRET, data, stored.renewed)
+    return _secret(CLIENT_SECRET, data)
 
 
-def _secret(name: str, data: Mapping[str, bytes], renewed: str) -> dict[str, Any]:
+def mark(data: Mapping[str, str]) -> str:
+    """A short name of a Secret's content."""
+    return hashlib.sha256("".join(f"{key}={data[key]}\n" for key in sorted(data)).encode()).hexdigest()[:16]
+
+
+def _secret(name: str, data: Mapping[str, bytes]) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": name, "annotations": {RENEWED: renewed} if renewed else {}},
+        "metadata": {"name": name},
         "type": "Opaque",
         "data": {key: base64.b64encode(value).decode() for key, value in data.items()},
     }

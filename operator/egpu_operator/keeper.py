@@ -80,12 +80,8 @@ class Keeper:
 
     async def _hand_out(self, stored: Stored) -> str | None:
         """Everybody else's copy, written where it differs; what is still missing."""
-        client = await self._kube.find(SECRETS, certs.CLIENT_SECRET, namespace=self._settings.namespace)
-        wanted = certs.client_secret_of(stored)
-        if client is None or client.get("data") != wanted["data"]:
-            await self._write(client, wanted)
+        await self._hand_out_client(certs.client_secret_of(stored))
         faults = [await self._trust(resource, stored.bundle) for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)]
-        await self._restart_scheduler(stored.renewed)
         return next(filter(None, faults), None)
 
     async def _write(self, old: Object | None, wanted: dict[str, Any]) -> None:
@@ -106,18 +102,29 @@ class Keeper:
             await self._kube.patch_json(resource, WEBHOOK_CONFIGURATIONS, operations)
         return None
 
-    async def _restart_scheduler(self, renewed: str) -> None:
-        """kube-scheduler reads its client certificate once, at its start."""
-        if not renewed:
-            return
+    async def _hand_out_client(self, wanted: dict[str, Any]) -> None:
+        """kube-scheduler reads its files once, at its start, so new ones are marked, and the mark restarts it."""
         namespace = self._settings.namespace
-        deployment = await self._kube.find(DEPLOYMENTS, names.SCHEDULER, namespace=namespace)
-        if deployment is None:
+        client = await self._kube.find(SECRETS, certs.CLIENT_SECRET, namespace=namespace)
+        scheduler = await self._kube.find(DEPLOYMENTS, names.SCHEDULER, namespace=namespace)
+        if client is None or client.get("data") != wanted["data"]:
+            known = client is not None or (scheduler and (scheduler.get("status") or {}).get("readyReplicas"))
+            wanted["metadata"]["annotations"] = {certs.MARK: certs.mark(wanted["data"])} if known else {}
+            await self._write(client, wanted)
+            client = wanted
+        if scheduler and (mark := _marks(client).get(certs.MARK)):
+            await self._mark(scheduler, mark)
+
+    async def _mark(self, deployment: Object, mark: str) -> None:
+        if _marks(deployment["spec"]["template"]).get(certs.MARK) == mark:
             return
-        marks = deployment["spec"]["template"]["metadata"].get("annotations") or {}
-        if marks.get(certs.RENEWED) != renewed:
-            body = {"spec": {"template": {"metadata": {"annotations": {certs.RENEWED: renewed}}}}}
-            await self._kube.patch_merge(DEPLOYMENTS, names.SCHEDULER, body, namespace=namespace)
+        log.info("kube-scheduler is restarted for its new client certificate")
+        body = {"spec": {"template": {"metadata": {"annotations": {certs.MARK: mark}}}}}
+        await self._kube.patch_merge(DEPLOYMENTS, names.SCHEDULER, body, namespace=self._settings.namespace)
+
+
+def _marks(thing: Object) -> dict[str, str]:
+    return (thing.get("metadata") or {}).get("annotations") or {}
 
 
 def trust_patch(configuration: Object, bundle: str) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from egpu_shell import Shell, configurations
 from egpu_testing.stack import ROOT
 from egpu_testing.waiting import until
 
+from egpu_operator import certs
 from localcluster import LocalCluster
 
 pytestmark = pytest.mark.integration
@@ -219,16 +220,24 @@ def served(port: int) -> bytes:
     return ssl.get_server_certificate(("127.0.0.1", port)).encode()
 
 
+def scheduler_mark(cluster: LocalCluster) -> str | None:
+    found = json.loads(cluster.kubectl("-n", SYSTEM, "get", "deployment", "egpu-scheduler", "-o", "json"))
+    mark: str | None = found["spec"]["template"]["metadata"].get("annotations", {}).get(certs.MARK)
+    return mark
+
+
 def test_certificates_are_replaced_without_a_restart(installed: LocalCluster, tmp_path: Path) -> None:
     with Shell(installed) as shell:
         installed.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(configurations(shell.ports["webhook"])))
         shell.trusted()
         before, port = served(shell.ports["webhook"]), shell.ports["webhook"]
+        assert scheduler_mark(installed) is None, "the first certificate restarts nothing"
         installed.kubectl("-n", SYSTEM, "delete", "secret", "egpu-operator-tls")
         shell.call(shell.keeper.look())
         shell.trusted()
         assert served(port) != before
         assert Caller(installed, tmp_path, certified=True)(port, "/extender/filter", FILTER)[0] == 503, "not 403"
+        assert scheduler_mark(installed), "kube-scheduler reads its certificate once"
         for kind in ("mutating", "validating"):
             found = json.loads(installed.kubectl("get", f"{kind}webhookconfiguration", "egpu-operator", "-o", "json"))
             bundles = {b64decode(hook["clientConfig"]["caBundle"]) for hook in found["webhooks"]}

@@ -38,7 +38,6 @@ def test_nothing_stored_makes_everything() -> None:
 
 def test_what_was_made_is_good(fresh: Stored) -> None:
     assert plan(fresh).empty
-    assert fresh.renewed == ""
     assert fresh.authority
     assert fresh.server
     assert fresh.client
@@ -105,7 +104,6 @@ def test_authorities_overlap(fresh: Stored) -> None:
     assert announced.bundle == fresh.bundle + announced.successor.cert
     assert announced.server
     assert announced.server.signed_by(announced.authority), "the new authority signs nothing before it is known"
-    assert announced.renewed, "kube-scheduler is to read the longer bundle"
     assert plan(announced, start + DAY / 2).empty
 
     promoted = carry_out(announced, start + DAY)
@@ -113,7 +111,6 @@ def test_authorities_overlap(fresh: Stored) -> None:
     assert promoted.retired == fresh.authority
     assert promoted.server
     assert promoted.server.signed_by(announced.successor)
-    assert promoted.renewed != announced.renewed
     assert fresh.authority
     assert fresh.authority.cert in promoted.bundle
     assert plan(promoted, start + 2 * DAY).empty
@@ -121,16 +118,6 @@ def test_authorities_overlap(fresh: Stored) -> None:
     ended = carry_out(carry_out(promoted, start + 250 * DAY), NOW + timedelta(days=3651))
     assert ended.retired is None
     assert ended.authority == promoted.authority
-
-
-def test_a_new_client_is_marked_but_not_the_first(fresh: Stored) -> None:
-    later = carry_out(fresh, NOW + timedelta(days=300))
-    assert later.renewed == "2026-10-28T00:00:00Z"
-    assert later.client != fresh.client
-
-
-def test_a_renewal_of_the_server_alone_does_not_restart_the_scheduler(fresh: Stored) -> None:
-    assert carry_out(replace(fresh, server=None)).renewed == ""
 
 
 @pytest.mark.parametrize("days", [0.02, 1, 30, 400])
@@ -166,6 +153,8 @@ def test_the_schedulers_secret(fresh: Stored) -> None:
     data = certs.client_secret_of(fresh)["data"]
     assert sorted(data) == ["ca.crt", "tls.crt", "tls.key"]
     assert base64.b64decode(data["ca.crt"]) == fresh.bundle
+    longer = carry_out(fresh, NOW + timedelta(days=3650 - 364))
+    assert certs.mark(certs.client_secret_of(longer)["data"]) != certs.mark(data), "it is to read the longer bundle"
 
 
 def test_trust_is_written_only_where_it_differs() -> None:
