@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import kopf
+from kopf._core.engines.peering import Identity
 
 from egpu import names
 from egpu.informer import Informer
@@ -77,6 +78,8 @@ class KopfWatch:
         await kopf.operator(
             registry=registry,
             settings=quiet_settings(),
+            # kopf would ask for the name of the user, which a numeric user of a container does not have.
+            identity=Identity(names.OPERATOR),
             standalone=True,
             clusterwide=True,
             stop_flag=self._stop,
