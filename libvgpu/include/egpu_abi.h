@@ -86,8 +86,9 @@ struct egpu_limits_copy {
 struct egpu_ledger {
     uint64_t bytes;
     uint64_t op; /* the operation that made `bytes`: slot << 48 | sequence */
-    uint64_t context; /* bytes the last measured context took: a hint */
-    uint64_t reserved[5];
+    uint64_t context; /* bytes a context was measured to take: a hint; 0: not measured yet */
+    uint64_t turn;    /* CLOCK_MONOTONIC ns until which one process may be alone in measuring the first context */
+    uint64_t reserved[4];
 };
 
 struct egpu_usage_header {

@@ -2,15 +2,20 @@
 #include "grant.h"
 
 #include <string.h>
+#include <unistd.h>
 
-/* More than this is not a context but a neighbour's allocation seen between two looks at the card. */
-#define PLAUSIBLE (2ull << 30)
+#define PLAUSIBLE (2ull << 30)  /* more is not a context but a neighbour's allocation between two looks */
+#define UNMEASURED (512ull << 20) /* charged while the first context of a slice is measured */
+#define TURN_NS 2000000000ull
+#define POLL_NS 2000000ull
+#define MAX_LISTED 256
 
 /* ---- what a context takes ------------------------------------------------------------------------------------ */
 
 struct measure {
     nvmlDevice_t device; /* NULL: nothing can be measured */
-    uint64_t before;
+    uint64_t card;       /* bytes in use on the whole card before */
+    uint64_t own;        /* by this process */
 };
 
 static uint64_t card_used(nvmlDevice_t device) {
@@ -18,6 +23,22 @@ static uint64_t card_used(nvmlDevice_t device) {
     if (EGPU_CALL(NVML_ERROR_FUNCTION_NOT_FOUND, nvmlDeviceGetMemoryInfo, device, &memory) != NVML_SUCCESS)
         return 0;
     return memory.used;
+}
+
+/* What the driver says this process has; 0 where it does not know our pid, as in a pid namespace. */
+static uint64_t own_used(nvmlDevice_t device) {
+    unsigned int count = MAX_LISTED, pid = (unsigned int)getpid();
+    nvmlProcessInfo_t *list = egpu_pages(sizeof *list * MAX_LISTED);
+    uint64_t used = 0;
+    if (list == NULL)
+        return 0;
+    if (EGPU_CALL(NVML_ERROR_FUNCTION_NOT_FOUND, nvmlDeviceGetComputeRunningProcesses_v3, device, &count, list) ==
+        NVML_SUCCESS)
+        for (unsigned int i = 0; i < count && i < MAX_LISTED; i++)
+            if (list[i].pid == pid && list[i].usedGpuMemory != UINT64_MAX)
+                used += list[i].usedGpuMemory;
+    egpu_pages_free(list, sizeof *list * MAX_LISTED);
+    return used;
 }
 
 static void start(struct measure *measure, const char *uuid) {
@@ -29,16 +50,23 @@ static void start(struct measure *measure, const char *uuid) {
         EGPU_CALL(NVML_ERROR_FUNCTION_NOT_FOUND, nvmlShutdown);
         return;
     }
-    measure->before = card_used(measure->device);
+    measure->own = own_used(measure->device);
+    measure->card = card_used(measure->device);
 }
 
-/* Bytes that the card has lost since start, or `otherwise` where that says nothing. */
-static uint64_t finish(const struct measure *measure, uint64_t otherwise) {
+/* Bytes that the context has taken since start. What the whole card has lost counts only as far as it is plausible:
+ * neighbours allocate too. */
+static uint64_t finish(const struct measure *measure, uint64_t hint, uint64_t otherwise) {
     if (measure->device == NULL)
-        return otherwise;
-    uint64_t after = card_used(measure->device);
+        return hint ? hint : otherwise;
+    uint64_t card = card_used(measure->device), own = own_used(measure->device);
     EGPU_CALL(NVML_ERROR_FUNCTION_NOT_FOUND, nvmlShutdown);
-    return after < measure->before || after - measure->before > PLAUSIBLE ? otherwise : after - measure->before;
+    if (own > measure->own)
+        return own - measure->own;
+    uint64_t lost = card > measure->card ? card - measure->card : 0;
+    if (hint != 0)
+        return lost > hint / 2 && lost < hint + hint / 2 ? lost : hint;
+    return lost > 0 && lost < PLAUSIBLE ? lost : otherwise;
 }
 
 /* ---- creation ------------------------------------------------------------------------------------------------ */
@@ -46,31 +74,62 @@ static uint64_t finish(const struct measure *measure, uint64_t otherwise) {
 struct creation {
     struct egpu_grant grant;
     struct measure measure;
+    struct egpu_ledger *ledger;
     uint64_t known; /* size by the limits page; 0: measured */
+    uint64_t hint;  /* size by an earlier measurement; 0: none */
 };
 
+/* The size that an earlier context had. While another process measures the first one it is waited for, a bounded time;
+ * 0 makes it this process's turn. */
+static uint64_t hint_or_turn(struct egpu_ledger *ledger) {
+    uint64_t end = egpu_now() + TURN_NS;
+    for (;;) {
+        uint64_t hint = load_acquire(&ledger->context), turn = load_relaxed(&ledger->turn), now = egpu_now();
+        if (hint != 0)
+            return hint < PLAUSIBLE ? hint : UNMEASURED;
+        if ((turn <= now || turn > now + TURN_NS) &&
+            __atomic_compare_exchange_n(&ledger->turn, &turn, now + TURN_NS, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+            return 0;
+        if (now >= end)
+            return 0;
+        egpu_sleep(POLL_NS);
+    }
+}
+
+static uint64_t first_charge(const struct creation *creation) {
+    uint64_t half = creation->grant.limit / 2;
+    if (creation->known != 0)
+        return creation->known;
+    return creation->hint ? creation->hint : half < UNMEASURED ? half : UNMEASURED;
+}
+
 static CUresult open_creation(struct creation *creation, CUdevice device) {
-    const struct egpu_limits_copy *limits;
+    enum egpu_reason reason;
     memset(creation, 0, sizeof *creation);
     CUresult result = egpu_grant_on(&creation->grant, device, EGPU_KIND_CONTEXT);
     if (result != CUDA_SUCCESS || creation->grant.state == NULL)
         return result;
-    limits = egpu_limits_now(&(enum egpu_reason){0});
-    const struct egpu_ledger *ledger = &creation->grant.state->seat.header->cards[creation->grant.card];
-    creation->known = limits->cards[creation->grant.card].context;
-    uint64_t hint = load_relaxed(&ledger->context);
-    hint = hint > PLAUSIBLE ? 0 : hint;
-    egpu_inside++;
-    if (creation->known == 0)
-        start(&creation->measure, limits->cards[creation->grant.card].uuid);
-    egpu_inside--;
-    return egpu_grant_charge(&creation->grant, creation->known ? creation->known : hint);
+    const struct egpu_limits_card *card = &egpu_limits_now(&reason)->cards[creation->grant.card];
+    creation->ledger = &creation->grant.state->seat.header->cards[creation->grant.card];
+    creation->known = card->context;
+    creation->hint = creation->known ? 0 : hint_or_turn(creation->ledger);
+    result = egpu_grant_charge(&creation->grant, first_charge(creation));
+    if (result == CUDA_SUCCESS && creation->known == 0) {
+        egpu_inside++;
+        start(&creation->measure, card->uuid);
+        egpu_inside--;
+    }
+    return result;
 }
 
 /* Bring the charge to what the context has turned out to take. */
 static CUresult adjust(struct creation *creation) {
     struct egpu_grant *grant = &creation->grant;
-    uint64_t size = creation->known ? creation->known : finish(&creation->measure, grant->bytes);
+    uint64_t size = creation->known ? creation->known : finish(&creation->measure, creation->hint, grant->bytes);
+    if (creation->known == 0 && creation->hint == 0) {
+        store_release(&creation->ledger->context, size);
+        store_release(&creation->ledger->turn, 0);
+    }
     if (size > grant->bytes)
         return egpu_grant_charge(grant, size - grant->bytes);
     struct egpu_grant excess = *grant;
@@ -86,7 +145,7 @@ static CUresult close_creation(struct creation *creation, CUresult result, CUcon
         return result;
     if (result != CUDA_SUCCESS) {
         egpu_inside++;
-        finish(&creation->measure, 0);
+        finish(&creation->measure, 0, 0);
         egpu_inside--;
         egpu_grant_drop(grant);
         return result;
@@ -95,11 +154,8 @@ static CUresult close_creation(struct creation *creation, CUresult result, CUcon
     egpu_inside++;
     result = adjust(creation);
     egpu_inside--;
-    if (result == CUDA_SUCCESS) {
-        store_relaxed(&grant->state->seat.header->cards[grant->card].context, grant->bytes);
-        if (!egpu_grant_keep(grant, EGPU_SPACE_CONTEXT, (uintptr_t)context))
-            result = CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    if (result == CUDA_SUCCESS && !egpu_grant_keep(grant, EGPU_SPACE_CONTEXT, (uintptr_t)context))
+        result = CUDA_ERROR_OUT_OF_MEMORY;
     if (result != CUDA_SUCCESS)
         egpu_grant_drop(grant);
     return result;

@@ -161,8 +161,6 @@ void egpu_entry_release(struct egpu_state *state, const struct egpu_entry *entry
     if (entry->space == EGPU_SPACE_BLOCK) {
         grant.bytes = EGPU_GRANULE;
         __atomic_fetch_sub(&state->small[entry->card].blocks, 1, __ATOMIC_RELAXED);
-    } else if (entry->flags & EGPU_ENTRY_SMALL) {
-        grant.bytes = 0; /* its blocks are charged, not itself */
     }
     egpu_grant_drop(&grant);
 }
@@ -223,14 +221,6 @@ static void keep_spare(struct egpu_grant *grant) {
     egpu_grant_drop(grant);
 }
 
-/* Whether the block last used has so much room that the driver will not need another one. */
-static int latest_has_room(struct egpu_grant *grant, uint64_t bytes) {
-    struct egpu_entry block;
-    uint64_t latest = load_relaxed(&grant->state->small[grant->card].latest);
-    return egpu_map_find(&grant->state->map, EGPU_SPACE_BLOCK, latest, &block) &&
-           block.card == (uint8_t)grant->card && block.size + 2 * bytes <= EGPU_GRANULE;
-}
-
 static CUresult open_small(struct egpu_grant *grant, uint64_t bytes) {
     if (__atomic_exchange_n(&grant->state->small[grant->card].spare, 0, __ATOMIC_ACQ_REL) != 0) {
         grant->bytes = EGPU_GRANULE;
@@ -238,51 +228,27 @@ static CUresult open_small(struct egpu_grant *grant, uint64_t bytes) {
     }
     if (egpu_grant_charge(grant, EGPU_GRANULE) == CUDA_SUCCESS)
         return CUDA_SUCCESS;
-    return latest_has_room(grant, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-/* The part of [address, address + bytes) that lies in a block. */
-static uint64_t part(uint64_t address, uint64_t bytes, uint64_t block) {
-    uint64_t start = block * EGPU_GRANULE, end = start + EGPU_GRANULE;
-    uint64_t low = address > start ? address : start, high = address + bytes < end ? address + bytes : end;
-    return high > low ? (high - low + 511) / 512 * 512 : 0;
-}
-
-static void leave_block(struct egpu_grant *grant, uint64_t block, uint64_t bytes) {
-    struct egpu_entry entry;
-    if (egpu_map_leave(&grant->state->map, EGPU_SPACE_BLOCK, block, bytes, &entry) && entry.count == 0)
-        egpu_entry_release(grant->state, &entry);
-}
-
-static int join_block(struct egpu_grant *grant, uint64_t block, uint64_t bytes) {
-    struct egpu_entry entry = {block, bytes, grant->owner, EGPU_SPACE_BLOCK, (uint8_t)grant->card,
-                               (uint8_t)grant->kind, 0, 1};
-    uint32_t count = egpu_map_join(&grant->state->map, &entry);
-    if (count != 1)
-        return count != 0;
-    if (grant->bytes < EGPU_GRANULE && egpu_grant_charge(grant, EGPU_GRANULE) != CUDA_SUCCESS) {
-        egpu_map_leave(&grant->state->map, EGPU_SPACE_BLOCK, block, bytes, &entry);
-        return 0;
-    }
-    __atomic_fetch_add(&grant->state->small[grant->card].blocks, 1, __ATOMIC_RELAXED);
-    store_relaxed(&grant->state->small[grant->card].latest, block);
-    grant->bytes -= EGPU_GRANULE;
-    return 1;
+    uint64_t latest = load_relaxed(&grant->state->small[grant->card].latest);
+    return egpu_map_has_room(&grant->state->map, latest, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 static int settle_small(struct egpu_grant *grant, uint64_t address, uint64_t bytes) {
-    struct egpu_entry entry = {address, bytes, grant->owner, EGPU_SPACE_ADDRESS, (uint8_t)grant->card,
-                               (uint8_t)grant->kind, EGPU_ENTRY_SMALL, 1};
-    uint64_t first = address / EGPU_GRANULE, last = (address + bytes - 1) / EGPU_GRANULE, block = first;
-    while (block <= last && join_block(grant, block, part(address, bytes, block)))
-        block++;
-    if (block > last && egpu_map_put(&grant->state->map, &entry)) {
-        keep_spare(grant);
-        return 1;
+    struct egpu_entry block = {address / EGPU_GRANULE, 0, grant->owner, EGPU_SPACE_BLOCK, (uint8_t)grant->card,
+                               (uint8_t)grant->kind, 0, 0};
+    enum egpu_placed placed = egpu_map_place(&grant->state->map, &block, address, bytes);
+    if (placed == EGPU_PLACED_NOT)
+        return 0;
+    if (placed == EGPU_PLACED_NEW) {
+        if (grant->bytes < EGPU_GRANULE && egpu_grant_charge(grant, EGPU_GRANULE) != CUDA_SUCCESS) {
+            egpu_map_remove(&grant->state->map, address, &block);
+            return 0;
+        }
+        __atomic_fetch_add(&grant->state->small[grant->card].blocks, 1, __ATOMIC_RELAXED);
+        store_relaxed(&grant->state->small[grant->card].latest, block.key);
+        grant->bytes -= EGPU_GRANULE;
     }
-    while (block-- > first)
-        leave_block(grant, block, part(address, bytes, block));
-    return 0;
+    keep_spare(grant);
+    return 1;
 }
 
 static int settle_large(struct egpu_grant *grant, uint64_t address, uint64_t bytes) {
@@ -301,7 +267,7 @@ static int settle_large(struct egpu_grant *grant, uint64_t address, uint64_t byt
 CUresult egpu_grant_open(struct egpu_grant *grant, uint64_t bytes) {
     if (grant->state == NULL)
         return CUDA_SUCCESS;
-    if (bytes != 0 && bytes < EGPU_GRANULE)
+    if (bytes != 0 && bytes <= EGPU_SMALL)
         return open_small(grant, bytes);
     return egpu_grant_charge(grant, egpu_granules(bytes));
 }
@@ -309,18 +275,32 @@ CUresult egpu_grant_open(struct egpu_grant *grant, uint64_t bytes) {
 int egpu_grant_settle(struct egpu_grant *grant, uint64_t address, uint64_t bytes) {
     if (grant->state == NULL || bytes == 0)
         return 1;
-    return bytes < EGPU_GRANULE ? settle_small(grant, address, bytes) : settle_large(grant, address, bytes);
+    int shares = bytes <= EGPU_SMALL && address % EGPU_GRANULE + bytes <= EGPU_GRANULE;
+    return shares ? settle_small(grant, address, bytes) : settle_large(grant, address, bytes);
+}
+
+/* ---- free ---------------------------------------------------------------------------------------------------- */
+
+int egpu_address_take(struct egpu_state *state, uint64_t address, struct egpu_entry *out) {
+    return egpu_map_remove(&state->map, address, out) != EGPU_REMOVED_NOT;
 }
 
 void egpu_address_release(struct egpu_state *state, const struct egpu_entry *entry) {
-    struct egpu_grant grant = {state, 0, 0, entry->owner, entry->card, (enum egpu_kind)entry->kind};
-    if (!(entry->flags & EGPU_ENTRY_SMALL)) {
+    if (entry->space != EGPU_SPACE_BLOCK) {
         egpu_entry_release(state, entry);
         return;
     }
-    uint64_t last = (entry->key + entry->size - 1) / EGPU_GRANULE;
-    for (uint64_t block = entry->key / EGPU_GRANULE; block <= last; block++)
-        leave_block(&grant, block, part(entry->key, entry->size, block));
+    store_relaxed(&state->small[entry->card].latest, entry->key);
+    if (entry->count != 0)
+        return;
+    egpu_entry_release(state, entry);
     if (load_relaxed(&state->small[entry->card].blocks) == 0)
         egpu_spare_release(state, entry->card);
+}
+
+void egpu_address_restore(struct egpu_state *state, uint64_t address, const struct egpu_entry *entry) {
+    if (entry->space == EGPU_SPACE_BLOCK)
+        egpu_map_place(&state->map, entry, address, entry->size);
+    else
+        egpu_map_put(&state->map, entry);
 }

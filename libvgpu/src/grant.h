@@ -6,7 +6,8 @@
 #include "state.h"
 
 /* The driver hands out device memory in blocks of this size; smaller allocations of a process share blocks. */
-#define EGPU_GRANULE 2097152ull
+#define EGPU_GRANULE EGPU_BLOCK_BYTES
+#define EGPU_SMALL (EGPU_GRANULE / 2)
 
 static inline uint64_t egpu_granules(uint64_t bytes) {
     return bytes > UINT64_MAX - EGPU_GRANULE ? UINT64_MAX / EGPU_GRANULE * EGPU_GRANULE
@@ -21,8 +22,6 @@ struct egpu_grant {
     uint32_t card;
     enum egpu_kind kind;
 };
-
-enum { EGPU_ENTRY_SMALL = 1 };
 
 /* Set while this thread is inside a driver call of ours: what the driver then calls itself is not counted again. */
 extern __thread int egpu_inside;
@@ -44,8 +43,12 @@ void egpu_entry_release(struct egpu_state *state, const struct egpu_entry *entry
 CUresult egpu_grant_open(struct egpu_grant *grant, uint64_t bytes);
 /* Enter it under its address, with the size that it turned out to have. 0: it does not fit, the grant is still open. */
 int egpu_grant_settle(struct egpu_grant *grant, uint64_t address, uint64_t bytes);
-/* Give back an allocation taken out of the map, and the blocks that it was the last in. */
+/* Before the driver frees an address: forget it, for another thread may be given it at once. 0: unknown. */
+int egpu_address_take(struct egpu_state *state, uint64_t address, struct egpu_entry *out);
+/* The driver has freed it: give it back, and its block if it was the last in one. */
 void egpu_address_release(struct egpu_state *state, const struct egpu_entry *entry);
+/* The driver has not freed it: as before. */
+void egpu_address_restore(struct egpu_state *state, uint64_t address, const struct egpu_entry *entry);
 
 /* Card index of a device ordinal on the limits page, -1 when it is not on it. */
 int egpu_card_of_device(struct egpu_state *state, const struct egpu_limits_copy *limits, CUdevice device);

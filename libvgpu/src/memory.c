@@ -89,12 +89,12 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInByt
     do {                                                                                                              \
         struct egpu_entry entry;                                                                                      \
         struct egpu_state *state = egpu_inside ? NULL : egpu_state();                                                 \
-        int known = state != NULL && egpu_map_take(&state->map, EGPU_SPACE_ADDRESS, (address), &entry);               \
+        int known = state != NULL && egpu_address_take(state, (address), &entry);                                     \
         CUresult result = EGPU_CALL(CUDA_ERROR_NOT_FOUND, name, address);                                             \
         if (known && result == CUDA_SUCCESS)                                                                          \
             egpu_address_release(state, &entry);                                                                      \
         else if (known)                                                                                               \
-            egpu_map_put(&state->map, &entry);                                                                        \
+            egpu_address_restore(state, (address), &entry);                                                           \
         return result;                                                                                                \
     } while (0)
 
@@ -118,7 +118,7 @@ static struct view seen(const struct egpu_grant *grant, struct view real) {
     if (grant->state == NULL || grant->limit == EGPU_MEMORY_UNLIMITED)
         return view;
     egpu_pools_refresh(grant->state);
-    uint64_t used = egpu_usage_total(&grant->state->seat, grant->card);
+    uint64_t used = egpu_usage_living(&grant->state->seat, grant->card);
     view.total = grant->limit < real.total ? grant->limit : real.total;
     view.free = view.total > used ? view.total - used : 0;
     view.free = view.free < real.free ? view.free : real.free;

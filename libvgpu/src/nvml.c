@@ -28,7 +28,7 @@ static void show(nvmlDevice_t device, unsigned long long *total, unsigned long l
     if (state == NULL || limit == EGPU_MEMORY_UNLIMITED)
         return;
     egpu_pools_refresh(state);
-    *used = egpu_usage_total(&state->seat, card);
+    *used = egpu_usage_living(&state->seat, card);
     *total = limit < *total ? limit : *total;
     *free = *total > *used ? *total - *used : 0;
 }
@@ -73,8 +73,7 @@ static uint64_t own_namespace(void) {
 /* The slice's live processes that hold something on the card, by the pids of this container. */
 static uint32_t processes(struct egpu_state *state, uint32_t card, struct list *list) {
     uint64_t namespace = own_namespace();
-    uint64_t freed = 0, ready_at = 0;
-    egpu_usage_sweep(&state->seat, card, &freed, &ready_at);
+    egpu_usage_sweep(&state->seat, card); /* the dead are marked so */
     list->count = 0;
     for (uint32_t i = 0; i < state->seat.slots && list->count < MAX_PROCESSES; i++) {
         struct process process;

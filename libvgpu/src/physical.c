@@ -8,8 +8,7 @@
 
 static void leave(struct egpu_state *state, uint64_t number) {
     struct egpu_entry piece;
-    uint64_t bytes = 0;
-    if (egpu_map_leave(&state->map, EGPU_SPACE_PHYSICAL, number, bytes, &piece) && piece.count == 0)
+    if (egpu_map_leave(&state->map, EGPU_SPACE_PHYSICAL, number, &piece) && piece.count == 0)
         egpu_entry_release(state, &piece);
 }
 
@@ -55,7 +54,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     struct egpu_entry name;
     struct egpu_state *state = egpu_inside ? NULL : egpu_state();
-    int known = state != NULL && egpu_map_leave(&state->map, EGPU_SPACE_IMPORT, handle, 0, &name);
+    int known = state != NULL && egpu_map_leave(&state->map, EGPU_SPACE_IMPORT, handle, &name);
     CUresult result = EGPU_CALL(CUDA_ERROR_NOT_FOUND, cuMemRelease, handle);
     if (!known)
         return result;

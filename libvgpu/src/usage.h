@@ -33,9 +33,18 @@ void egpu_usage_release(struct egpu_seat *seat, uint32_t card, uint64_t bytes);
 
 /* Bytes charged to a card by the whole slice. */
 uint64_t egpu_usage_total(const struct egpu_seat *seat, uint32_t card);
+/* The same less what dead processes held: what a charge that waits for it would find. */
+uint64_t egpu_usage_living(struct egpu_seat *seat, uint32_t card);
 
-/* Recover what dead processes held; gives the bytes of `card` that are not reusable yet and, in `ready_at`, when. */
-uint64_t egpu_usage_sweep(struct egpu_seat *seat, uint32_t card, uint64_t *freed, uint64_t *ready_at);
+struct egpu_sweep {
+    uint64_t freed;    /* bytes given back */
+    uint64_t pending;  /* bytes of dead processes that may not be used again yet */
+    uint64_t ready_at; /* when the first of them may */
+    int busy;          /* another process is at it */
+};
+
+/* Recover what dead processes held on a card. */
+struct egpu_sweep egpu_usage_sweep(struct egpu_seat *seat, uint32_t card);
 
 /* Whether slot `index` belongs to a process of that pid namespace that holds something on the card, and what. */
 int egpu_usage_process(const struct egpu_seat *seat, uint32_t index, uint32_t card, uint64_t namespace,
