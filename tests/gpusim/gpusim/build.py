@@ -25,7 +25,7 @@ FLAGS: Final = (
 )
 STAMP: Final = "digest"
 
-_ROW: Final = re.compile(r"^(?:CUDA|NVML)_FN\((\w+), (\w+), \((.*)\), \d+\)$", re.MULTILINE)
+_ROW: Final = re.compile(r"^(?:CUDA|NVML)_FN\(([^,]+), (\w+), \((.*?)\)(?:, \d+)?\)$", re.MULTILINE)
 _STUB: Final = re.compile(r"^(?:CUDA|NVML)_STUB\((\w+)[,)]", re.MULTILINE)
 
 
