@@ -75,7 +75,7 @@ class Kube:
             server=configuration.host,
             insecure=not configuration.verify_ssl,
             ca_file=configuration.ssl_ca_cert,
-            token=token if scheme == "Bearer" else None,
+            token=token if scheme.lower() == "bearer" else None,
             certificate_file=configuration.cert_file,
             key_file=configuration.key_file,
         )
