@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+
 from egpu_agent.proto import deviceplugin_pb2 as pb
 from egpu_agent.proto import deviceplugin_pb2_grpc as pb_grpc
 
@@ -44,7 +45,7 @@ class KubeletDouble(pb_grpc.RegistrationServicer):
             await self._server.stop(0)
             self._server = None
 
-    async def Register(self, request: pb.RegisterRequest, context: object) -> pb.Empty:
+    async def Register(self, request: pb.RegisterRequest, _: object) -> pb.Empty:  # noqa: N802 - the name on the wire
         name = request.resource_name
         assert request.version == "v1beta1"
         assert request.options.pre_start_required
