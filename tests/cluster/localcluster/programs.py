@@ -170,7 +170,7 @@ def _gpusim(spec: ClusterSpec, node: NodeSpec) -> tuple[Program, ...]:
     if spec.gpus is None:
         return ()
     configuration = ("--config", str(spec.gpus), "--node", node.name)
-    install = (sys.executable, "-m", "gpusim", "install", "--node-root", "/", *configuration)
+    install = (sys.executable, "-m", "gpusim", "install", "--root", "/", *configuration)
     serve = (sys.executable, "-m", "gpusim", "serve", *configuration, "--dir", constants.GPUSIM_DIR)
     return (
         Program(name="gpusim-install", argv=install, once=True),
