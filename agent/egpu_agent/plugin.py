@@ -29,6 +29,13 @@ POLL: Final = 0.25
 CONNECT: Final = 10.0
 PAUSE: Final = 0.5
 GRACE: Final = 5.0
+EAGER: Final = (
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+"""gRPC would wait up to two minutes before it tries a socket again, and remember that for the next channel."""
 
 
 class Answers(Protocol):
@@ -74,7 +81,7 @@ class Plugin(pb_grpc.DevicePluginServicer):
             await _wait(stop, PAUSE)
 
     async def _session(self, stop: asyncio.Event) -> None:
-        async with grpc.aio.insecure_channel(f"unix:{self._kubelet}") as channel:
+        async with grpc.aio.insecure_channel(f"unix:{self._kubelet}", options=EAGER) as channel:
             async with asyncio.timeout(CONNECT):
                 await channel.channel_ready()
             kubelet = files.identity(self._kubelet)

@@ -145,9 +145,9 @@ SICK = HEALTHY.model_copy(update={"health": "Unhealthy", "health_reason": "XID 7
 def test_condition(
     found: Slice,
     cards: list[Card],
-    inventory: bool,
+    inventory: bool,  # noqa: FBT001
     waiting: str,
-    status: bool | None,
+    status: bool | None,  # noqa: FBT001
     reason: str,
 ) -> None:
     health = release.health(found, {card.uuid: card for card in cards}, inventory=inventory, waiting=waiting)

@@ -122,6 +122,14 @@ class Bench:
     def running(self) -> bool:
         return self._process is not None and self._process.returncode is None
 
+    async def gone_soon(self) -> bool:
+        """Whether the process has ended, given a moment."""
+        assert self._process is not None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                await self._process.wait()
+        return not self.running
+
     def log(self) -> str:
         return (self.root / "agent.log").read_text()
 
