@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from localcluster.programs import Program
     from localcluster.spec import ClusterSpec, NodeSpec
 
-_PATIENCE = 120.0
-"""Seconds until what a program waits for must answer."""
+_PATIENCE = 600.0
+"""Seconds that a program waits for what it needs; whoever brings the cluster up has a shorter deadline."""
 
 
 def supervise_cluster(spec: ClusterSpec, *, listener: int | None, lifeline: int | None) -> int:
