@@ -123,12 +123,13 @@ class LocalCluster:
 
     def down(self, *, keep: bool = False) -> None:
         """End every process of the cluster and remove its control groups and, unless `keep`, its folder."""
+        if self._supervisor is not None:
+            self._supervisor.terminate()
+            self._supervisor.wait()
+            self._supervisor = None
         state = self._state()
         if state is not None:
             self._end(state)
-        if self._supervisor is not None:
-            self._supervisor.wait()
-            self._supervisor = None
         if self._lifeline is not None:
             os.close(self._lifeline)
             self._lifeline = None
@@ -243,7 +244,7 @@ class LocalCluster:
         alive = linux.start_time(state["supervisor"]) == state["started"]
         if alive:
             os.kill(state["supervisor"], signal.SIGTERM)
-        if probes.wait(lambda: not note.exists(), timeout=15.0 if alive else 1.0, interval=0.01):
+        if probes.wait(lambda: not note.exists(), timeout=15.0, interval=0.01):
             return
         sweeper.sweep(self.folder, cgroups.observe() if self.spec.nodes else (), state["group"])
 

@@ -88,13 +88,13 @@ def scheduler() -> oci.Image:
 
 
 def archive(*images: oci.Image) -> Path:
-    """One archive of these images, kept in the cache; the latest two of each set stay there."""
+    """One archive of these images, kept in the cache; the latest three of each set stay there."""
     key = hashlib.sha256(repr([(image, [item.digest for item in image.layers]) for image in images]).encode())
     names = "+".join(image.name.rpartition("/")[2].partition(":")[0] for image in images)
     target = cache() / f"archive-{names}-{key.hexdigest()[:16]}.tar"
     if not target.exists():
         oci.write(target, *images)
-        _keep_latest(f"archive-{names}-*.tar", count=2)
+        _keep_latest(f"archive-{names}-*.tar")
     target.touch()
     return target
 

@@ -38,7 +38,9 @@ def supervise_cluster(spec: ClusterSpec, *, listener: int | None, lifeline: int 
     group = f"elasticgpu-{os.urandom(4).hex()}"
     hierarchies = cgroups.observe() if spec.nodes else ()
     state = {"supervisor": os.getpid(), "started": linux.start_time(os.getpid()), "group": group}
-    (spec.folder / "state.json").write_text(json.dumps(state))
+    scratch = spec.folder / "state.json.new"
+    scratch.write_text(json.dumps(state))
+    scratch.rename(spec.folder / "state.json")
     sweeper.start(spec.folder, hierarchies, group, lifeline)
     cgroups.create(hierarchies, group)
     return linux.run_as_first_process(
