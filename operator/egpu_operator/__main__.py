@@ -6,7 +6,9 @@ import contextlib
 import logging
 import signal
 import sys
+import time
 from pathlib import Path
+from typing import Final
 
 from egpu.kube import Kube
 from egpu_operator import logs, settings
@@ -17,6 +19,8 @@ from egpu_operator.server import Server
 from egpu_operator.settings import Settings, SettingsError
 
 log = logging.getLogger("egpu_operator")
+LONGEST_PAUSE: Final = 60.0
+"""Seconds between two terms that fail one after another; a term that lasted longer was a good one."""
 
 
 async def serve(options: Settings) -> None:
@@ -35,10 +39,18 @@ async def serve(options: Settings) -> None:
 
 
 async def _lead(kube: Kube, options: Settings, server: Server) -> None:
-    """One term after another, each with an operator of its own."""
+    """One term after another, each with an operator of its own; admission is served through every fault."""
     leadership = Leadership(kube, options)
+    pause = options.leader.retry
     while True:
-        await leadership.hold(lambda: _term(kube, options, server))
+        started = time.monotonic()
+        try:
+            await leadership.hold(lambda: _term(kube, options, server))
+        except Exception:
+            log.exception("this term of leadership has failed; another begins in %.1f s", pause)
+            await asyncio.sleep(pause)
+        healthy = time.monotonic() - started > LONGEST_PAUSE
+        pause = options.leader.retry if healthy else min(2 * pause, LONGEST_PAUSE)
 
 
 async def _term(kube: Kube, options: Settings, server: Server) -> None:
