@@ -111,21 +111,16 @@ static uint64_t chunks(uint64_t bytes) {
     return bytes > UINT64_MAX - CHUNK ? UINT64_MAX : (bytes + CHUNK - 1) / CHUNK * CHUNK;
 }
 
-/* Charge for the most that the pool may grow by. Where that does not fit, the memory that the pool has left over is
- * enough if there is so much of it; else the pools are asked to give up what they do not use. */
+/* Charge for the most that the pool may grow by. Where that does not fit, what the pool has left over is enough if there
+ * is so much of it; else the pool is asked to give up what it does not use. */
 static CUresult open_async(struct egpu_grant *grant, CUmemoryPool pool, uint64_t bytes) {
     if (egpu_grant_charge(grant, chunks(bytes)) == CUDA_SUCCESS)
         return CUDA_SUCCESS;
     uint64_t has = reserved(pool, 0), used = attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, has);
-    if (has >= used && has - used >= bytes)
+    if (egpu_granules(used) <= has && has - egpu_granules(used) >= egpu_granules(bytes))
         return CUDA_SUCCESS;
-    if (egpu_grant_charge(grant, egpu_granules(bytes)) == CUDA_SUCCESS)
-        return CUDA_SUCCESS;
-    egpu_inside++;
     EGPU_CALL(CUDA_ERROR_NOT_FOUND, cuMemPoolTrimTo, pool, 0);
-    egpu_inside--;
-    egpu_pools_refresh(grant->state);
-    return egpu_grant_charge(grant, egpu_granules(bytes));
+    return egpu_grant_charge(grant, chunks(bytes));
 }
 
 /* Settle after the driver's answer; what it took beyond the grant must fit too, else the allocation goes back. */
