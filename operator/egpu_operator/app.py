@@ -128,8 +128,6 @@ class Operator:
         for own in (before, after):
             if own is not None and own.spec.claim_ref is not None:
                 self._claims.add(f"{own.spec.claim_ref.namespace}/{own.spec.claim_ref.name}")
-            if own is not None and own.spec.egpu_class_name:
-                self._classes.add(own.spec.egpu_class_name)
         self._retrier.changed()
 
     def _cards_changed(self, key: str, before: NodeCards | None, after: NodeCards | None) -> None:

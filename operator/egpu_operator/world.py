@@ -57,7 +57,6 @@ class World:
         self._slice_promised: Index[str] = Index()
         self._slices_of_pod: Index[str] = Index()
         self._slices_of_node: Index[str] = Index()
-        self._slices_of_class: Index[str] = Index()
         self._claims_of_class: Index[str] = Index()
         self._claims_for_slice: Index[str] = Index()
         self._pods_of_claim: Index[str] = Index()
@@ -121,10 +120,6 @@ class World:
         """Names of the slices on a node."""
         return self._slices_of_node.keys(node)
 
-    def users_of_class(self, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Keys of the claims and names of the slices of a class."""
-        return self._claims_of_class.keys(name), self._slices_of_class.keys(name)
-
     def claims_of_class(self, name: str) -> tuple[str, ...]:
         """Keys of the claims that name a class; ``""`` for those that name none."""
         return self._claims_of_class.keys(name)
@@ -181,7 +176,6 @@ class World:
             (self._slice_promised, _promise),
             (self._slices_of_pod, _pod_uid),
             (self._slices_of_node, _node),
-            (self._slices_of_class, _slice_class),
         ):
             index.move(key, before=places(before), after=places(after))
 
@@ -215,10 +209,6 @@ def _pod_uid(value: Slice | None) -> tuple[str, ...]:
 
 def _node(value: Slice | None) -> tuple[str, ...]:
     return (value.spec.node_name,) if value else ()
-
-
-def _slice_class(value: Slice | None) -> tuple[str, ...]:
-    return (value.spec.egpu_class_name,) if value and value.spec.egpu_class_name else ()
 
 
 def _claim_class(value: Claim | None) -> tuple[str, ...]:

@@ -18,27 +18,25 @@ class Decision:
     event: Event | None = None
 
 
-def decide(gpu_class: GPUClass, *, claims: Sequence[str], slices: Sequence[str]) -> Decision:
-    """Protects a class in use, and lets go of one that is being deleted and not in use."""
+def decide(gpu_class: GPUClass, *, claims: Sequence[str]) -> Decision:
+    """Protects a class that claims use, and lets go of one that is being deleted when none does.
+
+    Slices do not hold their class: they carry a copy of what they need of it.
+    """
     held = gpu_class.metadata.finalizers
-    protected, used = names.FINALIZER_CLASS in held, bool(claims or slices)
+    protected, used = names.FINALIZER_CLASS in held, bool(claims)
     if not gpu_class.metadata.deleting:
         return Decision(finalizers=(*held, names.FINALIZER_CLASS)) if used and not protected else Decision()
     if not protected:
         return Decision()
     if not used:
         return Decision(finalizers=tuple(name for name in held if name != names.FINALIZER_CLASS))
-    message = reasons.class_in_use(users(claims=claims, slices=slices))
+    message = reasons.class_in_use(users(claims))
     return Decision(event=warning(reason=reasons.IN_USE, action="Deleting", note=message))
 
 
-def users(*, claims: Sequence[str], slices: Sequence[str]) -> str:
-    """Who uses a class: ``claims default/a, default/b; ElasticGPU egpu-1``."""
-    kinds = (("claim", claims), ("ElasticGPU", slices))
-    return "; ".join(_some(kind, found) for kind, found in kinds if found)
-
-
-def _some(kind: str, found: Sequence[str]) -> str:
-    more = len(found) - SHOWN
-    listed = ", ".join(found[:SHOWN]) + (f" and {more} more" if more > 0 else "")
-    return f"{kind}{'s' if len(found) > 1 else ''} {listed}"
+def users(claims: Sequence[str]) -> str:
+    """Who uses a class: ``claims default/a, default/b and 3 more``."""
+    more = len(claims) - SHOWN
+    listed = ", ".join(claims[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return f"claim{'s' if len(claims) > 1 else ''} {listed}"

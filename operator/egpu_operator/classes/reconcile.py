@@ -20,8 +20,7 @@ class ClassReconciler:
         held = self._world.classes.get(name)
         if held is None:
             return None
-        claims, slices = self._world.users_of_class(name)
-        decision = decide(held, claims=claims, slices=slices)
+        decision = decide(held, claims=self._world.claims_of_class(name))
         if decision.finalizers is not None:
             await self._write(held, decision.finalizers)
         if decision.event is not None:

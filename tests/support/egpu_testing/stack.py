@@ -93,9 +93,14 @@ class Stack:
         self.cluster.kubectl("-n", namespace, "delete", kind, name, *options)
 
     def logs(self, pod: str, *, container: str | None = None, namespace: str = "default") -> str:
-        """What a container has printed."""
+        """What a container has printed; LookupError where it has not started."""
         chosen = ["-c", container] if container else []
-        return self.cluster.kubectl("-n", namespace, "logs", pod, *chosen)
+        try:
+            return self.cluster.kubectl("-n", namespace, "logs", pod, *chosen)
+        except ClusterError as error:
+            if "waiting to start" in str(error) or "does not have a host assigned" in str(error):
+                raise LookupError(str(error)) from error
+            raise
 
     def exec(self, pod: str, *argv: str, container: str | None = None) -> str:
         """Runs a command in a container and returns what it prints."""
