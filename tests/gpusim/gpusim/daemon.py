@@ -118,14 +118,16 @@ class Daemon:
             elif line:
                 writer.write((json.dumps(self._control(request)) + "\n").encode())
                 await writer.drain()
-        except (ConnectionError, ValueError, TypeError):
-            pass
+        except (ConnectionError, ValueError, TypeError, asyncio.CancelledError):
+            pass  # nobody is left to answer, or the daemon ends
         finally:
             writer.close()
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
 
-    async def _attach(self, request: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _attach(
+        self, request: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         slot = None if request.get("layout") != LAYOUT else self._free_slot()
         if slot is None:
             writer.write(b"NO\n")
@@ -197,11 +199,15 @@ class Daemon:
             self.state.unlock(i)
         slot.live = 0
 
-    def _remember(self, slot: Any) -> None:  # noqa: ANN401 - a cffi struct
+    def _remember(self, slot: Any) -> None:
         cards = {text(card.uuid): usage_row(slot.card[i]) for i, card in self.state.cards if slot.card[i].peak}
         row = {
-            "pid": slot.pid, "comm": text(slot.comm), "cgroup": text(slot.cgroup), "start_ns": slot.start_ns,
-            "end_ns": time.time_ns(), "cards": cards,
+            "pid": slot.pid,
+            "comm": text(slot.comm),
+            "cgroup": text(slot.cgroup),
+            "start_ns": slot.start_ns,
+            "end_ns": time.time_ns(),
+            "cards": cards,
         }
         if not self._history.closed:
             self._history.write(json.dumps(row) + "\n")
@@ -211,7 +217,7 @@ class Daemon:
             if request.get("op") == "fault":
                 faults.apply(self.state, self.directory, faults.Fault.model_validate(request.get("fault")))
                 return {"ok": True}
-            return {"ok": False, "error": f"unknown op {request.get('op')!r}; write \"fault\" or \"attach\""}
+            return {"ok": False, "error": f'unknown op {request.get("op")!r}; write "fault" or "attach"'}
         except (faults.FaultError, ValueError) as error:
             return {"ok": False, "error": str(error)}
 
@@ -261,7 +267,7 @@ def create_state(directory: Path, node: Node) -> State:
     return state
 
 
-def _fill_card(out: Any, card: Card) -> None:  # noqa: ANN401 - a cffi struct
+def _fill_card(out: Any, card: Card) -> None:
     model = card.model
     out.uuid = card.uuid.encode()
     out.name = model.name.encode()
@@ -291,12 +297,17 @@ def _card_files(directory: Path, node: Node) -> None:
         (folder / card.uuid).write_text(f"{card.index}\n")
 
 
-def usage_row(usage: Any) -> dict[str, int]:  # noqa: ANN401 - a cffi struct
+def usage_row(usage: Any) -> dict[str, int]:
     """One process's holdings on one card, as the history and the truth show them."""
     return asdict(
         Usage(
-            used=total(usage), context=usage.context, module=usage.module, data=usage.data, peak=usage.peak,
-            busy_ns=busy_ns(usage, time.monotonic_ns()), launches=usage.launches,
+            used=total(usage),
+            context=usage.context,
+            module=usage.module,
+            data=usage.data,
+            peak=usage.peak,
+            busy_ns=busy_ns(usage, time.monotonic_ns()),
+            launches=usage.launches,
         )
     )
 
@@ -314,18 +325,18 @@ class Usage:
     launches: int
 
 
-def busy_ns(usage: Any, now_ns: int) -> int:  # noqa: ANN401 - a cffi struct
+def busy_ns(usage: Any, now_ns: int) -> int:
     """Device time that has already happened."""
     return max(0, int(usage.busy_ns) - max(0, int(usage.busy_until_ns) - now_ns))
 
 
-def _clear(usage: Any) -> None:  # noqa: ANN401 - a cffi struct
+def _clear(usage: Any) -> None:
     usage.context = usage.module = usage.data = usage.peak = 0
     usage.busy_ns = usage.busy_until_ns = usage.launches = 0
     usage.contexts = 0
 
 
-def _push_sample(card: Any, *, wall_us: int, pid: int, sm: int) -> None:  # noqa: ANN401 - a cffi struct
+def _push_sample(card: Any, *, wall_us: int, pid: int, sm: int) -> None:
     sample = card.samples[card.sample_seq % SAMPLES]
     sample.time_us, sample.pid, sample.sm, sample.mem = wall_us, pid, sm, sm // 2
     card.sample_seq += 1
@@ -345,10 +356,9 @@ def _peer_pid(writer: asyncio.StreamWriter) -> int:
 
 
 def _cgroup(pid: int) -> str:
-    """The process's cgroup path: the v2 entry, else the first of v1."""
+    """The process's cgroup path; on a hybrid node v2's may be the root while v1's say more, so the longest counts."""
     lines = _read(f"/proc/{pid}/cgroup").splitlines()
-    paths = [line.split(":", 2)[2] for line in sorted(lines, key=lambda line: not line.startswith("0::"))]
-    return paths[0] if paths else ""
+    return max((line.split(":", 2)[2] for line in lines), key=len, default="")
 
 
 def _read(path: str) -> str:
