@@ -11,8 +11,6 @@ from egpu import conditions, quantity, reasons
 from egpu.types import Card, NodeCardsStatus
 from egpu_agent.providers.base import Fault, FaultKind, Reading
 
-XID_HOLD: Final = 120.0
-"""Seconds a card is unhealthy after a critical XID, if it answers all the while."""
 APPLICATION_XIDS: Final = frozenset((13, 31, 43, 45, 68, 109))
 """XIDs that a program causes and that leave the card sound; those that NVIDIA's device plug-in passes over."""
 
@@ -32,6 +30,7 @@ class Observed:
         runtime_config: the text of containerd's configuration, or "".
         library_error: why the library could not be installed, or "".
         version: of the agent.
+        xid_hold: seconds a card is unhealthy after a critical XID, if it answers all the while.
     """
 
     readings: Sequence[Reading] = ()
@@ -44,6 +43,7 @@ class Observed:
     runtime_config: str = ""
     library_error: str = ""
     version: str = ""
+    xid_hold: float = 120.0
     status: NodeCardsStatus = field(default_factory=NodeCardsStatus)
     generation: int = 0
 
@@ -51,7 +51,7 @@ class Observed:
 def cards(observed: Observed, *, now: float) -> tuple[Card, ...]:
     """The cards: those read, those that do not answer, and those that went while slices still name them."""
     answering = (card for reading in observed.readings for card in reading.cards)
-    read = {card.uuid: _with_faults(card, observed.faults, now) for card in answering}
+    read = {card.uuid: _with_faults(card, observed, now) for card in answering}
     lost = {uuid for reading in observed.readings for uuid in reading.lost}
     lost_indices = {int(name.removeprefix("index ")) for name in lost if name.startswith("index ")}
     for card in observed.before:
@@ -144,14 +144,15 @@ def _enable_cdi(config: str) -> bool | None:
     return None
 
 
-def _with_faults(card: Card, faults: Sequence[Fault], now: float) -> Card:
-    recent = [fault for fault in faults if fault.uuid == card.uuid and now - fault.time < XID_HOLD]
+def _with_faults(card: Card, observed: Observed, now: float) -> Card:
+    hold = observed.xid_hold
+    recent = [fault for fault in observed.faults if fault.uuid == card.uuid and now - fault.time < hold]
     grave = [fault for fault in recent if fault.kind is not FaultKind.XID or fault.code not in APPLICATION_XIDS]
     if not grave:
         return card
     last = grave[-1]
     what = f"XID {last.code}" if last.kind is FaultKind.XID else "a double-bit ECC error"
-    return _unhealthy(card, f"the driver reported {what}; healthy again after {XID_HOLD:.0f} s without another")
+    return _unhealthy(card, f"the driver reported {what}; healthy again after {hold:.0f} s without another")
 
 
 def _unhealthy(card: Card, why: str) -> Card:

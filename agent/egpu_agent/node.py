@@ -22,7 +22,7 @@ from egpu_agent.settings import Settings
 logger = logging.getLogger(__name__)
 
 PERIOD = 5.0
-EVENT_WAIT = 2.0
+EVENT_WAIT = 1.0
 RUNTIME_PERIOD = 300.0
 CONTAINERD_CONFIG = Path("etc/containerd/config.toml")
 FAULTS_KEPT = 256
@@ -153,6 +153,7 @@ class Node:
             runtime_config=_text(self.settings.host_root / CONTAINERD_CONFIG),
             library_error=self.library_error(),
             version=__version__,
+            xid_hold=self.settings.xid_hold,
             status=held.status if held else NodeCardsStatus(),
             generation=held.metadata.generation if held else 0,
         )

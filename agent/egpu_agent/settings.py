@@ -24,6 +24,7 @@ class Settings:
         proc: the node's /proc (the agent shares the node's pid namespace).
         models: an admin's additions to the model table; it need not exist.
         kubeconfig: None inside a pod.
+        xid_hold: seconds a card is unhealthy after a critical XID, if it answers all the while.
         health_port: of /healthz and /readyz; 0 serves none.
     """
 
@@ -36,6 +37,7 @@ class Settings:
     proc: Path = Path("/proc")
     models: Path = Path("/etc/elasticgpu/models.yaml")
     kubeconfig: str | None = None
+    xid_hold: float = 120.0
     health_port: int = DEFAULT_HEALTH_PORT
 
     @property
@@ -100,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--node", default=os.environ.get("NODE_NAME", ""))
     parser.add_argument("--kubeconfig", default=os.environ.get("KUBECONFIG"))
     parser.add_argument("--health-port", type=int, default=default.health_port)
+    parser.add_argument("--xid-hold", type=float, default=default.xid_hold)
     parser.add_argument("--driver-root", type=Path, default=None)
     for name in ("kubelet_dir", "cdi_dir", "state_dir", "host_root", "proc", "models"):
         parser.add_argument(f"--{name.replace('_', '-')}", type=Path, default=getattr(default, name))

@@ -74,13 +74,21 @@ class Bench:
         path.with_suffix(".tmp").replace(path)
 
     async def start_agent(
-        self, *, crash_at: str = "", kubeconfig: Path | None = None, proc: Path | None = None
+        self,
+        *,
+        crash_at: str = "",
+        kubeconfig: Path | None = None,
+        proc: Path | None = None,
+        driver: Mapping[str, str] | None = None,
+        **more: object,
     ) -> None:
+        """Starts it; with ``driver``, a driver's environment, it reads NVML instead of the file of cards."""
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")]),
             "CRASH_AT": crash_at,
-            "CARDS": str(self.root / "cards.json"),
+            "CARDS": "" if driver is not None else str(self.root / "cards.json"),
             "LIBRARY": str(self.root / "libvgpu.so"),
+            **(driver or {}),
         }
         options = {
             "node": self.node,
@@ -91,6 +99,7 @@ class Bench:
             "host-root": self.root / "host",
             "proc": proc or self.proc,
             "health-port": 0,
+            **{name.replace("_", "-"): value for name, value in more.items()},
         }
         with (self.root / "agent.log").open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(

@@ -23,6 +23,7 @@ async def _run() -> None:
     settings = Settings.from_arguments(sys.argv[1:])
     library = Path(os.environ["LIBRARY"])
     isolation = Libvgpu(slices=settings.slices_dir, lib=settings.library_dir, library=lambda: library, steps=_steps)
+    cards = os.environ["CARDS"]
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with await Kube.connect(kubeconfig=settings.kubeconfig) as kube:
@@ -30,7 +31,7 @@ async def _run() -> None:
             settings,
             kube,
             steps=_steps,
-            providers=[FileProvider(Path(os.environ["CARDS"]))],
+            providers=[FileProvider(Path(cards))] if cards else None,
             isolations={isolation.name: isolation},
         )
         await agent.run(stop)
