@@ -10,9 +10,13 @@ import sys
 import tarfile
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from localcluster import oci
 from localcluster.errors import ClusterError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SUITES = {(3, 11): "bookworm", (3, 13): "trixie"}
 """The Debian release whose python3 is that version: the site packages copied into the images are this interpreter's."""
@@ -89,7 +93,7 @@ def _make(suite: str, target: Path) -> None:
 
 
 def _clean(source: Path, target: Path) -> None:
-    """Drop what no container needs, and the times; add the links that maintainer scripts would have made."""
+    """Drop what no container needs, and the times; add what maintainer scripts would have made."""
     with tarfile.open(source) as old, tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as new:
         present = set()
         for entry in old:
@@ -99,15 +103,23 @@ def _clean(source: Path, target: Path) -> None:
             present.add(name)
             entry.mtime = 0
             new.addfile(entry, old.extractfile(entry) if entry.isreg() else None)
-        for name, content in _FILES.items():
-            if name not in present:
-                entry = tarfile.TarInfo(f"./{name}")
-                entry.size = len(content)
-                new.addfile(entry, io.BytesIO(content.encode()))
-        where = "usr/bin" if "usr/bin/busybox" in present else "bin"
-        for applet in _APPLETS:
-            if not {f"bin/{applet}", f"usr/bin/{applet}"} & present:
-                new.addfile(_link(f"{where}/{applet}", "busybox"))
+        for entry, content in _additions(present):
+            new.addfile(entry, io.BytesIO(content))
+
+
+def _additions(present: set[str]) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
+    for name, text in _FILES.items():
+        if name not in present:
+            entry = tarfile.TarInfo(f"./{name}")
+            entry.size = len(text)
+            yield entry, text.encode()
+    merged = "usr/bin/busybox" in present
+    for name in ("bin", "sbin", "lib", "lib64") if merged else ():
+        if name not in present:
+            yield _link(name, f"usr/{name}"), b""
+    for applet in _APPLETS:
+        if not {f"bin/{applet}", f"usr/bin/{applet}"} & present:
+            yield _link(f"{'usr/bin' if merged else 'bin'}/{applet}", "busybox"), b""
 
 
 def _link(name: str, target: str) -> tarfile.TarInfo:
