@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 KOPF_PREFIX: Final = f"kopf.{names.GROUP}"
 START_LIMIT: Final = 30.0
 STOP_LIMIT: Final = 10.0
+CLOSING: Final = 0.25
+"""Seconds a loop must go on for aiohttp's TLS connections to close (aiohttp's documentation, "Graceful Shutdown")."""
 
 Taker = Callable[[str, Object], None]
 
@@ -85,6 +87,7 @@ class KopfWatch:
             stop_flag=self._stop,
             ready_flag=self._ready,
         )
+        await asyncio.sleep(CLOSING)
 
     def _watch(self, resource: Resource, *, registry: kopf.OperatorRegistry) -> None:
         @kopf.on.event(resource.group, resource.version, resource.plural, registry=registry)

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, TypeVar
 
 from egpu import errors, names
@@ -16,6 +18,8 @@ from operator_stand.objects import card
 
 T = TypeVar("T")
 PATIENCE = 20.0
+NAMESPACES = Resource(group="", version="v1", plural="namespaces", kind="Namespace", namespaced=False)
+ACCOUNTS = Resource(group="", version="v1", plural="serviceaccounts", kind="ServiceAccount", namespaced=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,15 +142,56 @@ class Stand:
             await asyncio.gather(work, return_exceptions=True)
             await operator.stop()
 
+    async def give_back(self, name: str) -> None:
+        """Deletes a claim, and plays the agent until its slice is gone."""
+        raw = await self.kube.get(CLAIMS, name, namespace=self.namespace)
+        await self.kube.delete(CLAIMS, name, namespace=self.namespace)
+
+        async def gone() -> bool:
+            held = [s for s in await self.slices() if s["spec"]["claimRef"]["uid"] == raw["metadata"]["uid"]]
+            for own in held:
+                with contextlib.suppress(errors.KubeError):
+                    await self._agent_answers(own)
+            return not held
+
+        await until(f"slice of {name} gone", gone)
+
+    async def enter(self) -> None:
+        """Makes the namespace, and waits for the service account without which no pod is admitted."""
+        await self.kube.create(NAMESPACES, {"metadata": {"name": self.namespace}})
+        await until("service account", lambda: self.kube.find(ACCOUNTS, "default", namespace=self.namespace))
+
     async def clean(self) -> None:
-        """Removes what other tests would see: this test's nodes and slices."""
-        for raw in await self.slices():
-            name = raw["metadata"]["name"]
-            await self.kube.delete(SLICES, name)
-            with contextlib.suppress(errors.NotFound):
-                await self.kube.patch_merge(SLICES, name, {"metadata": {"finalizers": None}})
+        """Removes what other tests would see, finalizers or not."""
+        for resource, namespace in ((PODS, self.namespace), (CLAIMS, self.namespace), (SLICES, None), (CLASSES, None)):
+            found, _ = await self.kube.list(resource, namespace=namespace)
+            for raw in found:
+                if resource.namespaced or self._is_mine(raw):
+                    await self._wipe(resource, raw["metadata"]["name"], namespace)
         for resource, name in self._made:
             await self.kube.delete(resource, name)
+
+    def _is_mine(self, raw: Object) -> bool:
+        node = raw.get("spec", {}).get("nodeName", "")
+        return bool(raw["metadata"]["name"].startswith(self.name) or node.startswith(f"{self.name}-"))
+
+    async def _wipe(self, resource: Resource, name: str, namespace: str | None) -> None:
+        await self.kube.delete(resource, name, namespace=namespace)
+        with contextlib.suppress(errors.NotFound):
+            await self.kube.patch_merge(resource, name, {"metadata": {"finalizers": None}}, namespace=namespace)
+
+
+@contextlib.asynccontextmanager
+async def stand_on(kubeconfig: Path, test: str) -> AsyncIterator[Stand]:
+    """A stand for one test, named after it, on a cluster."""
+    name = f"t{zlib.crc32(test.encode()):08x}"
+    async with await Kube.connect(kubeconfig=str(kubeconfig)) as kube:
+        stand = Stand(kube, name=name)
+        await stand.enter()
+        try:
+            yield stand
+        finally:
+            await stand.clean()
 
 
 async def until(what: str, probe: Callable[[], Awaitable[T | None]], *, timeout: float = PATIENCE) -> T:
