@@ -52,7 +52,7 @@ def base_layer(cache: Path) -> oci.Layer:
     if given := os.environ.get("EGPU_BASE_TAR"):
         return oci.layer(Path(given))
     suite = _suite()
-    key = hashlib.sha256(repr((_RECIPE, suite, PACKAGES, _APPLETS, _UNWANTED)).encode()).hexdigest()[:16]
+    key = hashlib.sha256(repr((_RECIPE, suite, PACKAGES, _APPLETS, _UNWANTED, _FILES)).encode()).hexdigest()[:16]
     target = cache / f"base-{suite}-{key}.tar"
     if not target.exists():
         print(f"making the base layer from Debian {suite}: {', '.join(PACKAGES)}", flush=True)
