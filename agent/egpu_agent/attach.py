@@ -90,8 +90,7 @@ class Starter:
         for start in self._starts(resource, ids):
             attachment = await self._attachment(start)
             await self._check_names(start, attachment)
-            async with self.lock(attachment.slice_uid):
-                await self._apply(start, attachment)
+            await asyncio.shield(asyncio.create_task(self._apply(start, attachment)))
             logger.info(
                 "%s/%s container %s has ElasticGPU %s",
                 attachment.pod_namespace,
@@ -177,8 +176,12 @@ class Starter:
             raise Refused(reasons.start_mismatch(start.container, attachment.slice_name))
 
     async def _apply(self, start: Start, attachment: Attachment) -> None:
+        """To its end even if kubelet hangs up: the slice's lock is not given back with half of it done."""
+        async with self.lock(attachment.slice_uid):
+            await self._write_all(start, self._still(start, attachment))
+
+    async def _write_all(self, start: Start, attachment: Attachment) -> None:
         """Limits, checkpoint, spec, in this order: what a spec names is there, and every spec is remembered."""
-        attachment = self._still(start, attachment)
         try:
             prepared = await asyncio.to_thread(self._prepare, attachment)
             await self.store.put(allocate.ticket(start, attachment, now=self.clock()))

@@ -81,15 +81,19 @@ def ready(observed: Observed) -> tuple[bool, str, str]:
 
 
 def status(observed: Observed, *, now: datetime) -> NodeCardsStatus:
-    """The node's status; equal to the one there is where nothing changed."""
+    """The node's status; equal to the one there is where nothing changed.
+
+    It says nothing about the spec, which changes with every booking: the generation it speaks of stays the first one.
+    """
     good, reason, message = ready(observed)
+    before = conditions.find(observed.status.conditions, reasons.READY)
     merged = conditions.merge(
         observed.status.conditions,
         kind=reasons.READY,
         status=good,
         reason=reason,
         message=message,
-        generation=observed.generation,
+        generation=before.observed_generation if before else observed.generation,
         now=now.replace(microsecond=0),
     )
     first = next(iter(observed.readings), Reading())

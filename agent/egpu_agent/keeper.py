@@ -56,6 +56,7 @@ class Keeper:
     clock: Callable[[], float]
     steps: Steps = no_steps
     _waits: dict[str, Wait] = field(default_factory=dict)
+    _let_go: set[str] = field(default_factory=set)
 
     async def reconcile(self, name: str) -> float | None:
         """One slice name, with whatever UIDs it stood for; seconds until it wants to be looked at again."""
@@ -76,6 +77,7 @@ class Keeper:
         await self._forget_tickets()
         if self.slices.is_synced:
             known = {found.metadata.uid for found in self.slices.values()}
+            self._let_go &= known
             known |= {t.attachment.slice_uid for t in self.store.tickets.values() if t.attachment}
             for isolation in self.isolations.values():
                 for uid in await asyncio.to_thread(isolation.present) - known:
@@ -92,6 +94,8 @@ class Keeper:
         return sorted(uids | ({found.metadata.uid} if found else set()))
 
     async def _one(self, uid: str, name: str) -> float | None:
+        if uid in self._let_go:
+            return None
         going = await self._revoke(uid, name)
         found = self._found(uid, name)
         if going is None:
@@ -120,10 +124,12 @@ class Keeper:
             if going is None:
                 return None
             fresh = [_revoked(t) for t in tickets if t.nonce in going.nonces and not _is_revoked(t)]
-            if fresh:
-                await self.store.put(*fresh)
-                self.steps("revoked-stored")
-            self.specs.remove(going.nonces)
+            try:
+                if fresh:
+                    await self.store.put(*fresh)
+                    self.steps("revoked-stored")
+            finally:
+                self.specs.remove(going.nonces)
             self.steps("specs-removed")
             return going
 
@@ -195,8 +201,9 @@ class Keeper:
         if found.metadata.deleting and names.FINALIZER_AGENT not in found.metadata.finalizers:
             return
         cards = self.cards()
-        health = release.health(found, cards or {}, inventory=cards is not None, waiting=waiting)
-        merged = self._conditions(found, health)
+        merged = found.status.conditions
+        if cards is not None or waiting:
+            merged = self._conditions(found, release.health(found, cards or {}, waiting=waiting))
         pod_uid = released or found.status.released_pod_uid
         if merged == found.status.conditions and pod_uid == found.status.released_pod_uid:
             return
@@ -222,6 +229,7 @@ class Keeper:
         )
 
     async def _take_finalizer_off(self, found: Slice) -> None:
+        """The last word about a slice; the watch may show the finalizer a little longer."""
         index = found.metadata.finalizers.index(names.FINALIZER_AGENT)
         path = f"/metadata/finalizers/{index}"
         operations = [
@@ -229,7 +237,13 @@ class Keeper:
             {"op": "test", "path": path, "value": names.FINALIZER_AGENT},
             {"op": "remove", "path": path},
         ]
-        await self.kube.patch_json(resources.SLICES, found.metadata.name, operations)
+        try:
+            await self.kube.patch_json(resources.SLICES, found.metadata.name, operations)
+        except errors.Rejected as error:
+            if error.status != 422:
+                raise
+            raise errors.Conflict(f"its finalizers changed meanwhile: {error}") from error
+        self._let_go.add(found.metadata.uid)
 
     def _forget_specs(self) -> None:
         """Specs whose nonce means nothing (any more)."""

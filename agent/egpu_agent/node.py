@@ -110,7 +110,8 @@ class Node:
         held = self.informer.get(self.settings.node)
         observed = self._observed(readings, failures, held)
         now = datetime.now(tz=UTC)
-        self._keep(inventory.cards(observed, now=now.timestamp()))
+        if readings or self.informer.is_synced:
+            self._keep(inventory.cards(observed, now=now.timestamp()))
         if not self.informer.is_synced:
             return
         if held is None:
@@ -118,7 +119,12 @@ class Node:
             observed = self._observed(readings, failures, held)
         await self._read_runtime()
         wanted = inventory.status(observed, now=now)
-        if wanted != held.status:
+        if wanted == held.status:
+            return
+        try:
+            await self._write(wanted)
+        except errors.NotFound:
+            await self._create()
             await self._write(wanted)
 
     async def _read(self) -> tuple[list[Reading], list[tuple[str, str]]]:
@@ -139,13 +145,13 @@ class Node:
     def _observed(
         self, readings: Sequence[Reading], failures: Sequence[tuple[str, str]], held: NodeCards | None
     ) -> inventory.Observed:
-        before = tuple(self._held.values()) if self._held is not None else held.status.cards if held else ()
+        published = {card.uuid: card for card in held.status.cards} if held else {}
         bookings = held.spec.bookings if held else {}
         booked = (uuid for uuid, card in bookings.items() if card.slices)
         return inventory.Observed(
             readings=readings,
             failures=failures,
-            before=before,
+            before=tuple({**published, **(self._held or {})}.values()),
             wanted={*self.named(), *booked},
             faults=tuple(self._faults),
             unregistered=self.unregistered(),

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 API: Final = "v1beta1"
 HEALTHY: Final = "Healthy"
 POLL: Final = 0.25
+READY: Final = 2.0
 CONNECT: Final = 10.0
 PAUSE: Final = 0.5
 GRACE: Final = 5.0
@@ -82,7 +83,7 @@ class Plugin(pb_grpc.DevicePluginServicer):
 
     async def _session(self, stop: asyncio.Event) -> None:
         async with grpc.aio.insecure_channel(f"unix:{self._kubelet}", options=EAGER) as channel:
-            async with asyncio.timeout(CONNECT):
+            async with asyncio.timeout(READY):
                 await channel.channel_ready()
             kubelet = files.identity(self._kubelet)
             server = await self._serve()

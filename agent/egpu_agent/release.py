@@ -37,9 +37,9 @@ class Going:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """A slice's condition Ready: status (None: unknown), reason and message."""
+    """A slice's condition Ready."""
 
-    status: bool | None
+    status: bool
     reason: str
     message: str
 
@@ -90,13 +90,12 @@ def held_on_cards(listed: Sequence[CardProcess], census: Census, *, seen: Collec
     return [str(pid) for pid in sorted(unknown)]
 
 
-def health(found: Slice, cards: Mapping[str, Card], *, inventory: bool, waiting: str) -> Health:
+def health(found: Slice, cards: Mapping[str, Card], *, waiting: str) -> Health:
     """A slice's condition Ready.
 
     Args:
         found: the slice.
         cards: the node's cards by UUID.
-        inventory: whether the cards were ever read.
         waiting: for whom its release has been waiting long, or "".
     """
     consumer = found.spec.consumer
@@ -105,8 +104,7 @@ def health(found: Slice, cards: Mapping[str, Card], *, inventory: bool, waiting:
     for share in found.spec.cards:
         card = cards.get(share.uuid)
         if card is None:
-            status = False if inventory else None
-            return Health(status=status, reason=reasons.SLICE_CARD_MISSING, message=reasons.card_gone(share.uuid))
+            return Health(status=False, reason=reasons.SLICE_CARD_MISSING, message=reasons.card_gone(share.uuid))
         if not card.healthy:
             return Health(status=False, reason=reasons.SLICE_CARD_UNHEALTHY, message=card.health_reason)
     if consumer is None or consumer.releasing:

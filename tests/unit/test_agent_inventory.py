@@ -168,3 +168,8 @@ def test_a_broken_table_of_an_admin_costs_only_itself(
     extra.write_text(text)
     assert models.tflops(models.load(extra), "Tesla T4") == {"fp32": Decimal("8.1"), "fp16": Decimal(65)}
     assert "passed over" in caplog.text
+
+
+def test_a_booking_is_no_news_of_the_node() -> None:
+    first = inventory.status(Observed(readings=[BOTH], generation=1), now=NOW)
+    assert inventory.status(Observed(readings=[BOTH], status=first, generation=7), now=NOW) == first

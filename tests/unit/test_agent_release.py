@@ -132,23 +132,21 @@ SICK = HEALTHY.model_copy(update={"health": "Unhealthy", "health_reason": "XID 7
 
 
 @pytest.mark.parametrize(
-    ("found", "cards", "inventory", "waiting", "status", "reason"),
+    ("found", "cards", "waiting", "status", "reason"),
     [
-        pytest.param(_slice(), [HEALTHY], True, "", True, "Attached", id="in-use"),
-        pytest.param(_slice(pod=None), [HEALTHY], True, "", True, "Usable", id="free"),
-        pytest.param(_slice(), [SICK], True, "", False, "CardUnhealthy", id="sick"),
-        pytest.param(_slice(), [], True, "", False, "CardMissing", id="gone"),
-        pytest.param(_slice(), [], False, "", None, "CardMissing", id="not-read-yet"),
-        pytest.param(_slice(releasing=True), [SICK], True, "for 12 (x)", False, "Releasing", id="waiting"),
+        pytest.param(_slice(), [HEALTHY], "", True, "Attached", id="in-use"),
+        pytest.param(_slice(pod=None), [HEALTHY], "", True, "Usable", id="free"),
+        pytest.param(_slice(), [SICK], "", False, "CardUnhealthy", id="sick"),
+        pytest.param(_slice(), [], "", False, "CardMissing", id="gone"),
+        pytest.param(_slice(releasing=True), [SICK], "for 12 (x)", False, "Releasing", id="waiting"),
     ],
 )
 def test_condition(
     found: Slice,
     cards: list[Card],
-    inventory: bool,  # noqa: FBT001
     waiting: str,
-    status: bool | None,  # noqa: FBT001
+    status: bool,  # noqa: FBT001
     reason: str,
 ) -> None:
-    health = release.health(found, {card.uuid: card for card in cards}, inventory=inventory, waiting=waiting)
+    health = release.health(found, {card.uuid: card for card in cards}, waiting=waiting)
     assert (health.status, health.reason) == (status, reason)
