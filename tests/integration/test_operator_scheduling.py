@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from operator_stand import Stand, claim, gpu_class, pod
+from operator_stand.objects import card
 from operator_stand.scheduler import Extenders, scheduler
 from operator_stand.stand import stand_on, until
 
@@ -14,7 +15,7 @@ from egpu.kube import Object
 from egpu.resources import PODS
 from localcluster import LocalCluster
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("extenders")]
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ async def unschedulable(stand: Stand, name: str, words: str) -> None:
     await until(f"pod {name} refused with {words!r}", probe)
 
 
-async def test_a_pod_is_bound_with_its_claim(stand: Stand, extenders: Extenders) -> None:
+async def test_a_pod_is_bound_with_its_claim(stand: Stand) -> None:
     node = await stand.node("a")
     await stand.create(gpu_class(stand.name, mode="WaitForFirstConsumer"))
     await stand.create(claim("one", gpu_class=stand.name))
@@ -68,10 +69,8 @@ WAKERS = ("room given back", "claim created", "card healed")
 
 
 @pytest.mark.parametrize("waker", WAKERS)
-async def test_a_waiting_pod_is_tried_again_at_once(stand: Stand, extenders: Extenders, waker: str) -> None:
+async def test_a_waiting_pod_is_tried_again_at_once(stand: Stand, waker: str) -> None:
     """kube-scheduler by itself would look again after five minutes."""
-    from operator_stand.objects import card
-
     health = "Unhealthy" if waker == "card healed" else "Healthy"
     uuid = f"GPU-{stand.name}"
     node = await stand.node("a", card(uuid, health=health))

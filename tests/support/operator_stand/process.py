@@ -17,6 +17,8 @@ from egpu_operator.app import Operator
 from egpu_operator.provision import Steps
 from operator_stand.stand import Station
 
+HERE = Path(__file__).resolve().parents[1]
+
 
 def die_at(step: str | None) -> Steps:
     """Ends the process as ``kill -9`` does, right after the write of that name."""
@@ -58,7 +60,7 @@ async def started(*, kubeconfig: Path, **arguments: str) -> AsyncIterator[asynci
         sys.executable, "-m", "operator_stand.process", f"--kubeconfig={kubeconfig}", *extra,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])},
+        env={**os.environ, "PYTHONPATH": str(HERE)},
     )  # fmt: skip
     assert process.stdout is not None
     try:

@@ -5,12 +5,15 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from egpu import names
-from egpu_operator.extender.handlers import Extender
 from localcluster import binaries
+
+if TYPE_CHECKING:
+    from egpu_operator.extender.handlers import Extender
 
 
 def configuration(*, kubeconfig: Path, port: int) -> dict[str, object]:
