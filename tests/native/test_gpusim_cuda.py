@@ -1,9 +1,14 @@
 """The simulated CUDA driver under an unchanged client: PyPI cuda-bindings."""
 
 import json
+import os
+import signal
+import subprocess
 import textwrap
+from collections.abc import Iterator
 
 import pytest
+
 from gpusim.testing import GpusimNode, running, wait_for
 
 pytestmark = pytest.mark.native
@@ -30,10 +35,10 @@ PTX = r"""
 PTX = b'''.version 8.0
 .target sm_75
 .address_size 64
-// gpusim: by_wave wave_ns=1000000
-// gpusim: noted duration_ns=3000000
+// gpusim: by_wave wave_ns=100000000
+// gpusim: noted duration_ns=300000000
 .visible .global .align 4 .b8 table[256];
-.visible .entry spin_us_2000() { ret; }
+.visible .entry spin_ms_200() { ret; }
 .visible .entry by_wave() { ret; }
 .visible .entry noted() { ret; }
 .visible .entry vectorAdd(.param .u64 a, .param .u64 b, .param .u64 c, .param .u32 n) { ret; }
@@ -42,13 +47,24 @@ PTX = b'''.version 8.0
 
 
 @pytest.fixture(scope="module")
-def node():
+def node() -> Iterator[GpusimNode]:
     with running({"cards": [{"model": "NVIDIA-T4"}, {"model": "NVIDIA-A10"}]}) as running_node:
         yield running_node
 
 
 def client(node: GpusimNode, body: str, *arguments: str, **env: str) -> str:
     return node.run(CLIENT + PTX + textwrap.dedent(body), *arguments, **env)
+
+
+def hear(process: subprocess.Popen[str]) -> str:
+    assert process.stdout
+    return process.stdout.readline().strip()
+
+
+def say(process: subprocess.Popen[str], line: str) -> None:
+    assert process.stdin
+    process.stdin.write(line + "\n")
+    process.stdin.flush()
 
 
 def test_a_device_is_what_the_description_says(node: GpusimNode) -> None:
@@ -138,7 +154,9 @@ def test_memory_is_charged_to_the_byte(granule: int, sizes: list[int], charged: 
 
 
 def test_the_card_is_full_exactly_at_its_capacity() -> None:
-    with running({"cards": [{"model": "NVIDIA-T4", "memory_mib": 128, "reserved_mib": 0, "context_bytes": 0}]}) as small:
+    with running(
+        {"cards": [{"model": "NVIDIA-T4", "memory_mib": 128, "reserved_mib": 0, "context_bytes": 0}]}
+    ) as small:
         client(
             small,
             """
@@ -156,6 +174,8 @@ def test_the_card_is_full_exactly_at_its_capacity() -> None:
 def test_two_processes_fill_a_card_and_kill_9_frees_it_to_the_byte() -> None:
     filler = CLIENT + textwrap.dedent("""
         start()
+        print("up", flush=True)
+        sys.stdin.readline()
         blocks = []
         while True:
             rc, pointer = d.cuMemAlloc(4 << 20)
@@ -168,11 +188,14 @@ def test_two_processes_fill_a_card_and_kill_9_frees_it_to_the_byte() -> None:
     card = {"model": "NVIDIA-T4", "memory_mib": 512, "reserved_mib": 0, "context_bytes": 20 * MIB}
     with running({"cards": [card]}) as small:
         both = [small.python(filler), small.python(filler)]
-        counts = [int(p.stdout.readline()) for p in both if p.stdout]
+        assert [hear(process) for process in both] == ["up", "up"]
+        for process in both:
+            say(process, "go")
+        counts = [int(hear(process)) for process in both]
         truth = small.truth().cards[0]
-        assert truth.used == sum(counts) * 4 * MIB + 40 * MIB == truth.capacity - 512 * MIB % (4 * MIB)
+        assert truth.used == sum(counts) * 4 * MIB + 40 * MIB == truth.capacity
         both[0].kill()
-        both[0].wait()
+        both[0].communicate()
         kept = 20 * MIB + counts[1] * 4 * MIB
         wait_for(lambda: small.truth().cards[0].used == kept, what="memory of the killed process")
         row = small.truth().process(both[0].pid)
@@ -201,8 +224,7 @@ def test_a_storm_of_kills_leaves_nothing_and_never_overcommits() -> None:
         for _ in range(4):
             crowd = [small.python(churn) for _ in range(3)]
             for process in crowd:
-                assert process.stdout
-                assert process.stdout.readline() == "up\n"
+                assert hear(process) == "up"
             for process in crowd:
                 seen = small.truth().cards[0]
                 assert seen.used <= seen.capacity
@@ -242,14 +264,13 @@ def test_a_forked_child_does_not_keep_the_memory_of_its_parent(node: GpusimNode)
         sys.stdin.read()
     """)
     parent = node.python(body)
-    assert parent.stdout
-    child = int(parent.stdout.readline())
+    child = int(hear(parent))
     try:
         parent.kill()
         parent.wait()
-        wait_for(lambda: not (node.truth().process(parent.pid) or parent).alive, what="the parent's end")  # type: ignore[union-attr]
+        wait_for(lambda: node.truth().card(node.uuids[0]).used == 0, what="the parent's end")
     finally:
-        client(node, "os.kill(int(sys.argv[1]), 9)", str(child))
+        os.kill(child, signal.SIGKILL)
         parent.communicate()
 
 
@@ -291,19 +312,19 @@ def test_kernels_take_their_time_in_order_on_a_stream(node: GpusimNode) -> None:
         import time
         start()
         module = ok(d.cuModuleLoadData(PTX))
-        spin = ok(d.cuModuleGetFunction(module, b"spin_us_2000"))
+        spin = ok(d.cuModuleGetFunction(module, b"spin_ms_200"))
         stream, before, after = ok(d.cuStreamCreate(1)), ok(d.cuEventCreate(0)), ok(d.cuEventCreate(0))
         began = time.monotonic()
         ok(d.cuEventRecord(before, stream))
-        for _ in range(20):
+        for _ in range(5):
             ok(d.cuLaunchKernel(spin, 1, 1, 1, 32, 1, 1, 0, stream, 0, 0))
         ok(d.cuEventRecord(after, stream))
         assert d.cuStreamQuery(stream)[0] == d.CUresult.CUDA_ERROR_NOT_READY
         assert d.cuEventElapsedTime(before, after)[0] == d.CUresult.CUDA_ERROR_NOT_READY
         ok(d.cuStreamSynchronize(stream))
-        assert time.monotonic() - began >= 0.040
+        assert time.monotonic() - began >= 1.0
         assert d.cuStreamQuery(stream)[0] == 0
-        assert 40 <= ok(d.cuEventElapsedTime(before, after)) < 41
+        assert 1000 <= ok(d.cuEventElapsedTime(before, after)) < 1200
         """,
     )
 
@@ -314,7 +335,7 @@ def test_streams_overlap_and_the_legacy_stream_waits_for_them(node: GpusimNode) 
         """
         start()
         module = ok(d.cuModuleLoadData(PTX))
-        spin = ok(d.cuModuleGetFunction(module, b"spin_us_2000"))
+        spin = ok(d.cuModuleGetFunction(module, b"spin_ms_200"))
         def launch(stream):
             ok(d.cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, 0, 0))
         def lasts(streams):
@@ -325,7 +346,7 @@ def test_streams_overlap_and_the_legacy_stream_waits_for_them(node: GpusimNode) 
                 launch(stream)
             ok(d.cuEventRecord(b, streams[-1]))
             ok(d.cuCtxSynchronize())
-            return round(ok(d.cuEventElapsedTime(a, b)) / 2)
+            return round(ok(d.cuEventElapsedTime(a, b)) / 200)
         blocking, free_ones = ok(d.cuStreamCreate(0)), [ok(d.cuStreamCreate(1)) for _ in range(2)]
         assert lasts(free_ones) == 1
         assert lasts([blocking, d.CUstream(0)]) == 2
@@ -355,7 +376,7 @@ def test_a_duration_can_follow_the_grid(node: GpusimNode) -> None:
             ok(d.cuLaunchKernel(f, blocks, 1, 1, threads, 1, 1, 0, 0, 0, 0))
             ok(d.cuEventRecord(b, 0))
             ok(d.cuEventSynchronize(b))
-            return round(ok(d.cuEventElapsedTime(a, b)))
+            return round(ok(d.cuEventElapsedTime(a, b)) / 100)
         assert [lasts(b"by_wave", n, 1024) for n in (1, 40, 41, 120)] == [1, 1, 2, 3]
         assert lasts(b"by_wave", 80, 512) == 1
         assert lasts(b"noted", 1000, 1024) == 3
@@ -450,8 +471,9 @@ def test_pools_reserve_in_steps_and_give_back_at_a_synchronisation(node: GpusimN
         ok(d.cuMemFree(q))
         ok(d.cuStreamSynchronize(stream))
         assert reserved() == 64 << 20
-        kept = ok(d.cuMemAlloc(before))  # room that somebody needs is given up
-        assert (reserved(), free()) == (0, 0)
+        odd = before % (2 << 20)
+        kept = ok(d.cuMemAlloc(before - odd))  # room that somebody needs is given up
+        assert (reserved(), free()) == (0, odd)
         """,
     )
 
@@ -499,7 +521,7 @@ def test_a_captured_graph_lasts_as_long_as_its_longest_path(node: GpusimNode) ->
         node,
         """
         start()
-        spin = ok(d.cuModuleGetFunction(ok(d.cuModuleLoadData(PTX)), b"spin_us_2000"))
+        spin = ok(d.cuModuleGetFunction(ok(d.cuModuleLoadData(PTX)), b"spin_ms_200"))
         one, two = ok(d.cuStreamCreate(1)), ok(d.cuStreamCreate(1))
         fork, join = ok(d.cuEventCreate(0)), ok(d.cuEventCreate(0))
         def launch(stream):
@@ -520,7 +542,7 @@ def test_a_captured_graph_lasts_as_long_as_its_longest_path(node: GpusimNode) ->
         ok(d.cuGraphLaunch(run, one))
         ok(d.cuEventRecord(after, one))
         ok(d.cuStreamSynchronize(one))
-        assert round(ok(d.cuEventElapsedTime(before, after))) == 12
+        assert round(ok(d.cuEventElapsedTime(before, after)) / 200) == 6
         """,
     )
 
@@ -536,8 +558,7 @@ def test_a_lost_card_answers_no_more(node: GpusimNode) -> None:
         assert d.cuCtxSynchronize()[0] == d.CUresult.CUDA_ERROR_LAUNCH_FAILED
     """)
     process = node.python(body)
-    assert process.stdout
-    assert process.stdout.readline() == "up\n"
+    assert hear(process) == "up"
     node.fault(node.uuids[1], "lost")
     try:
         _, err = process.communicate("go\n", timeout=20)

@@ -46,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     make.set_defaults(run=_build)
     put = commands.add_parser("install", help="install the libraries and a CDI spec for a node")
     _add_node(put)
-    put.add_argument("--root", type=Path, default=Path("/"))
+    put.add_argument("--root", "--node-root", dest="root", type=Path, default=Path("/"))
     put.add_argument("--cc", default=build.DEFAULT_CC)
     put.set_defaults(run=_install)
     show = commands.add_parser("truth", help="what every process holds and held, as JSON")

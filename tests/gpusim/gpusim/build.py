@@ -21,11 +21,21 @@ REPOSITORY: Final = Path(__file__).resolve().parents[3]
 DEFAULT_OUT: Final = REPOSITORY / "build" / "gpusim"
 DEFAULT_CC: Final = "cc"
 FLAGS: Final = (
-    "-std=c11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror", "-pthread", "-Wl,-z,defs",
+    "-std=c11",
+    "-O2",
+    "-fPIC",
+    "-shared",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-pthread",
+    "-Wl,-z,defs",
 )
 STAMP: Final = "digest"
 
 _ROW: Final = re.compile(r"^(?:CUDA|NVML)_FN\(([^,]+), (\w+), \((.*?)\)(?:, \d+)?\)$", re.MULTILINE)
+_VERSIONED: Final = re.compile(r"^CUDA_(?:FN\(\w+, |STUB\()(\w+),.* (\d+)\)$", re.MULTILINE)
 _STUB: Final = re.compile(r"^(?:CUDA|NVML)_STUB\((\w+)[,)]", re.MULTILINE)
 
 
@@ -66,13 +76,25 @@ LIBRARIES: Final = (
     Library(
         soname="libcuda.so.1",
         sources=(
-            "client.c", "arena.c", "cuda_init.c", "cuda_ctx.c", "cuda_mem.c", "cuda_copy.c", "cuda_vmm.c", "cuda_stream.c",
-            "cuda_module.c", "cuda_graph.c", "cuda_proc.c",
+            "client.c",
+            "arena.c",
+            "cuda_init.c",
+            "cuda_ctx.c",
+            "cuda_mem.c",
+            "cuda_pool.c",
+            "cuda_copy.c",
+            "cuda_vmm.c",
+            "cuda_stream.c",
+            "cuda_module.c",
+            "cuda_graph.c",
+            "cuda_proc.c",
         ),
         lists=("cuda_api.def", "cuda_stubs.def"),
     ),
     Library(
-        soname="libnvidia-ml.so.1", sources=("client.c", "nvml.c"), lists=("nvml_api.def", "nvml_stubs.def"),
+        soname="libnvidia-ml.so.1",
+        sources=("client.c", "nvml.c"),
+        lists=("nvml_api.def", "nvml_stubs.def"),
     ),
 )
 
@@ -80,6 +102,17 @@ LIBRARIES: Final = (
 def functions(name: str) -> list[Function]:
     """The rows of a `.def` list that have parameters."""
     return [Function(name=m[2], parameters=m[3]) for m in _ROW.finditer((SOURCE / name).read_text())]
+
+
+def versions(name: str) -> list[tuple[str, int]]:
+    """Symbol and first CUDA version of each row of a `cuda_*.def` list."""
+    text = (SOURCE / name).read_text()
+    return [(m[1], int(m[2])) for m in _VERSIONED.finditer(text)]
+
+
+def base_name(symbol: str) -> str:
+    """The name that cuGetProcAddress takes."""
+    return re.sub(r"(_v\d)?(_pt[ds][sz])?$", "", symbol)
 
 
 def symbols(library: Library) -> list[str]:
@@ -146,10 +179,18 @@ def _compile(library: Library, *, out: Path, cc: str) -> None:
         if library.soname.startswith("libcuda"):
             sources.append(str(folder / "per_thread.c"))
         target = folder / library.soname
-        _run([
-            *shlex.split(cc), *FLAGS, f"-I{SOURCE}", f"-Wl,-soname,{library.soname}",
-            f"-Wl,--version-script,{folder / 'exports.map'}", "-o", str(target), *sources,
-        ])
+        _run(
+            [
+                *shlex.split(cc),
+                *FLAGS,
+                f"-I{SOURCE}",
+                f"-Wl,-soname,{library.soname}",
+                f"-Wl,--version-script,{folder / 'exports.map'}",
+                "-o",
+                str(target),
+                *sources,
+            ]
+        )
         target.replace(out / library.soname)
     link = out / library.link
     link.unlink(missing_ok=True)

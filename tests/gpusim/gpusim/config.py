@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import TYPE_CHECKING, Annotated, Final, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gpusim.models import MIB, MODELS, Model
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MAX_CARDS: Final = 16
 UUID_PATTERN: Final = r"^GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
@@ -148,8 +150,12 @@ def parse(raw: object, *, node: str | None = None, where: str = "configuration")
     if len({card.uuid for card in cards}) != len(cards):
         raise ConfigError(f"{where}: node {name} has the same uuid twice; leave uuid out to have it made")
     return Node(
-        name=name, driver=config.driver, granule=config.granule, sample_ms=config.sample_ms,
-        release_delay_ms=config.release_delay_ms, cards=cards,
+        name=name,
+        driver=config.driver,
+        granule=config.granule,
+        sample_ms=config.sample_ms,
+        release_delay_ms=config.release_delay_ms,
+        cards=cards,
     )
 
 

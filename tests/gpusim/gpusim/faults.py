@@ -69,7 +69,7 @@ def apply(state: State, directory: Path, fault: Fault) -> None:
     state.raise_event()
 
 
-def _raise_xid(card: Any, number: int) -> None:  # noqa: ANN401 - a cffi struct
+def _raise_xid(card: Any, number: int) -> None:
     card.xids[card.xid_seq % XIDS] = number
     card.xid_seq += 1
 

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import cffi
+import cffi  # type: ignore[import-untyped]
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,11 +112,11 @@ class State:
         _libc.syscall(_SYS_FUTEX, address, _ffi.cast("int", _FUTEX_WAKE), _ffi.cast("int", 0x7FFFFFFF))
 
 
-def total(usage: Any) -> int:  # noqa: ANN401 - a cffi struct has no static type
+def total(usage: Any) -> int:
     """Bytes that one process holds on one card."""
     return int(usage.context + usage.module + usage.data)
 
 
-def text(field: Any) -> str:  # noqa: ANN401 - a cffi struct has no static type
+def text(field: Any) -> str:
     """A char array as a string."""
     return bytes(_ffi.string(field)).decode(errors="replace")

@@ -65,7 +65,11 @@ class GpusimNode:
     def start(self, command: Sequence[str], **env: str) -> subprocess.Popen[str]:
         """Start any client; stdin, stdout and stderr are pipes."""
         return subprocess.Popen(
-            command, env={**self.env, **env}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            command,
+            env={**self.env, **env},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
         )
 
@@ -81,7 +85,7 @@ class GpusimNode:
         return out
 
 
-def wait_for(condition: Callable[[], Any], *, what: str, seconds: float = DEADLINE_SECONDS) -> Any:  # noqa: ANN401
+def wait_for(condition: Callable[[], Any], *, what: str, seconds: float = DEADLINE_SECONDS) -> Any:
     """The first true value of a condition, asked every 10 ms.
 
     Raises:
@@ -115,7 +119,10 @@ def running(
         daemon = _start(path, folder / "node", node)
         try:
             yield GpusimNode(
-                dir=folder / "node", lib_dir=lib_dir, uuids=tuple(card.uuid for card in cards), daemon=daemon,
+                dir=folder / "node",
+                lib_dir=lib_dir,
+                uuids=tuple(card.uuid for card in cards),
+                daemon=daemon,
                 overrides=_overrides(folder / "node", lib_dir),
             )
         finally:
@@ -142,7 +149,9 @@ def _overrides(directory: Path, lib_dir: Path) -> dict[str, str]:
 def _start(path: Path, directory: Path, node: str | None) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "gpusim", "serve", "--config", str(path), "--dir", str(directory)]
     daemon = subprocess.Popen(
-        [*command, *(["--node", node] if node else [])], stdout=subprocess.PIPE, text=True,
+        [*command, *(["--node", node] if node else [])],
+        stdout=subprocess.PIPE,
+        text=True,
         env={**os.environ, "PYTHONPATH": f"{PACKAGE_ROOT}:{os.environ.get('PYTHONPATH', '')}"},
     )
     assert daemon.stdout is not None

@@ -79,8 +79,12 @@ def read(directory: Path | str) -> Truth:
     state = State(folder / STATE_FILE)
     cards = tuple(
         CardTruth(
-            uuid=text(card.uuid), name=text(card.name), used=state.card_used(i), capacity=card.memory,
-            total=card.memory + card.reserved, lost=bool(card.lost),
+            uuid=text(card.uuid),
+            name=text(card.name),
+            used=state.card_used(i),
+            capacity=card.memory,
+            total=card.memory + card.reserved,
+            lost=bool(card.lost),
         )
         for i, card in state.cards
     )
@@ -90,7 +94,11 @@ def read(directory: Path | str) -> Truth:
 def _live(state: State) -> list[ProcessTruth]:
     return [
         ProcessTruth(
-            pid=slot.pid, comm=text(slot.comm), cgroup=text(slot.cgroup), start_ns=slot.start_ns, end_ns=None,
+            pid=slot.pid,
+            comm=text(slot.comm),
+            cgroup=text(slot.cgroup),
+            start_ns=slot.start_ns,
+            end_ns=None,
             cards={text(card.uuid): Usage(**usage_row(slot.card[i])) for i, card in state.cards if slot.card[i].peak},
         )
         for _, slot in state.live_slots

@@ -54,6 +54,7 @@ struct run {
 struct arena {
     uint8_t *base;
     uint32_t blocks;
+    uint32_t used;
     struct run *runs;
     uint32_t bins[BINS];
     uint32_t small_bins[ORDERS];
@@ -112,6 +113,26 @@ struct arena *arena_new(uint64_t capacity)
     return a;
 }
 
+/* Gives the addresses back; nothing of the arena may be in use. */
+void arena_drop(struct arena *a)
+{
+    munmap(a->base, a->blocks * BLOCK_BYTES); /* the unaligned rest stays reserved */
+    free(a->runs);
+    free(a);
+}
+
+void arena_bounds(const struct arena *a, CUdeviceptr *low, CUdeviceptr *high)
+{
+    *low = (uintptr_t)a->base;
+    *high = *low + a->blocks * BLOCK_BYTES;
+}
+
+/* Bytes of blocks in use. */
+uint64_t arena_used(const struct arena *a)
+{
+    return a->used * BLOCK_BYTES;
+}
+
 bool arena_holds(const struct arena *a, CUdeviceptr ptr)
 {
     return a && ptr >= (uintptr_t)a->base && ptr < (uintptr_t)a->base + a->blocks * BLOCK_BYTES;
@@ -131,6 +152,7 @@ static uint32_t run_take(struct arena *a, uint32_t length)
     if (found == NONE)
         return NONE;
     uint32_t rest = a->runs[found].length - length;
+    a->used += length;
     run_unlink(a, found);
     if (rest)
         run_free_link(a, found + length, rest);
@@ -145,6 +167,7 @@ static uint32_t run_take(struct arena *a, uint32_t length)
 static void run_give(struct arena *a, uint32_t i)
 {
     uint32_t length = a->runs[i].length;
+    a->used -= length;
     madvise(a->base + i * BLOCK_BYTES, length * BLOCK_BYTES, MADV_DONTNEED);
     for (uint32_t k = 0; k < length; k++)
         a->runs[i + k].state = RUN_INTERIOR;

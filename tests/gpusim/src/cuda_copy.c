@@ -27,7 +27,7 @@ static bool known(CUdeviceptr ptr, size_t bytes)
 {
     struct range r;
     while (bytes) {
-        if (!gs_find(ptr, &r))
+        if (!gs_find(ptr, &r) || ptr >= r.base + r.size)
             return false;
         size_t here = r.base + r.size - ptr;
         if (here >= bytes)
@@ -169,6 +169,22 @@ CUresult cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pAl
 }
 
 CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *d)
+{
+    REQUIRE(d, CUDA_ERROR_INVALID_VALUE);
+    CUDA_ARRAY3D_DESCRIPTOR full = {.Width = d->Width, .Height = d->Height, .Format = d->Format,
+                                    .NumChannels = d->NumChannels};
+    return cuArray3DCreate_v2(pHandle, &full);
+}
+
+CUresult cuArray3DCreate(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v1 *d)
+{
+    REQUIRE(d, CUDA_ERROR_INVALID_VALUE);
+    CUDA_ARRAY3D_DESCRIPTOR full = {.Width = d->Width, .Height = d->Height, .Depth = d->Depth, .Format = d->Format,
+                                    .NumChannels = d->NumChannels, .Flags = d->Flags};
+    return cuArray3DCreate_v2(pHandle, &full);
+}
+
+CUresult cuArrayCreate(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v1 *d)
 {
     REQUIRE(d, CUDA_ERROR_INVALID_VALUE);
     CUDA_ARRAY3D_DESCRIPTOR full = {.Width = d->Width, .Height = d->Height, .Format = d->Format,

@@ -331,6 +331,15 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
     return CUDA_SUCCESS;
 }
 
+CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice dev)
+{
+    DEVICE(dev);
+    REQUIRE(bytes, CUDA_ERROR_INVALID_VALUE);
+    uint64_t memory = gs_card(dev)->memory;
+    *bytes = memory > UINT32_MAX ? UINT32_MAX : (unsigned int)memory;
+    return CUDA_SUCCESS;
+}
+
 CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice dev)
 {
     DEVICE(dev);

@@ -107,6 +107,7 @@ struct CUfunc_st {
     uint64_t wave_ns; /* per wave of resident threads; 0: duration_ns whatever the grid */
     int builtin;      /* index + 1 of a kernel that really computes */
     int attributes[32];
+    unsigned shape[3]; /* block of the old launches */
     CUfunction next;
 };
 
@@ -177,6 +178,9 @@ uint64_t gs_round(uint64_t bytes, uint64_t granule);
 
 /* arena: addresses of one card; not locked */
 struct arena *arena_new(uint64_t capacity);
+void arena_drop(struct arena *arena);
+void arena_bounds(const struct arena *arena, CUdeviceptr *low, CUdeviceptr *high);
+uint64_t arena_used(const struct arena *arena);
 bool arena_holds(const struct arena *arena, CUdeviceptr ptr);
 bool arena_small_room(const struct arena *arena, uint64_t bytes);
 CUdeviceptr arena_alloc(struct arena *arena, uint64_t bytes, CUcontext ctx, enum memory_kind kind, uint64_t charged,
@@ -184,6 +188,11 @@ CUdeviceptr arena_alloc(struct arena *arena, uint64_t bytes, CUcontext ctx, enum
 bool arena_free(struct arena *arena, CUdeviceptr ptr, uint64_t *charged, bool *block_empty);
 bool arena_find(const struct arena *arena, CUdeviceptr ptr, struct range *out);
 CUdeviceptr arena_first_of(struct arena *arena, CUcontext ctx, CUdeviceptr after);
+
+/* pools */
+bool gs_pool_find(CUdeviceptr ptr, struct range *out);
+CUresult gs_pool_free(CUdeviceptr ptr);
+void gs_pools_trim(int device, bool below_threshold);
 
 /* streams and time */
 CUresult gs_stream(CUstream handle, CUstream *out);

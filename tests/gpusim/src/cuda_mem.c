@@ -99,7 +99,7 @@ bool gs_find(CUdeviceptr ptr, struct range *out)
         out->device = i;
         return found;
     }
-    return region_find(ptr, out);
+    return gs_pool_find(ptr, out) || region_find(ptr, out);
 }
 
 /* device memory */
@@ -136,6 +136,12 @@ CUresult gs_alloc(int device, CUcontext ctx, uint64_t bytes, enum memory_kind ki
     pthread_mutex_lock(&d->lock);
     CUresult rc = alloc_locked(d, device, ctx, bytes, kind, out);
     pthread_mutex_unlock(&d->lock);
+    if (rc != CUDA_ERROR_OUT_OF_MEMORY)
+        return rc;
+    gs_pools_trim(device, true);
+    pthread_mutex_lock(&d->lock);
+    rc = alloc_locked(d, device, ctx, bytes, kind, out);
+    pthread_mutex_unlock(&d->lock);
     return rc;
 }
 
@@ -162,7 +168,7 @@ CUresult gs_free(CUdeviceptr ptr)
         pthread_mutex_unlock(&d->lock);
         return rc;
     }
-    return CUDA_ERROR_INVALID_VALUE;
+    return gs_pool_free(ptr);
 }
 
 void gs_free_context(CUcontext ctx)
@@ -219,6 +225,43 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
     REQUIRE(dptr, CUDA_SUCCESS);
     gs_context_wait(ctx);
     return gs_free(dptr);
+}
+
+/* The calls of CUDA 2: a pointer of 32 bits cannot hold an address of here. */
+
+CUresult cuMemAlloc(unsigned int *dptr, unsigned int bytesize)
+{
+    (void)dptr;
+    (void)bytesize;
+    TRY(gs_ready());
+    return CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult cuMemAllocPitch(unsigned int *dptr, unsigned int *pPitch, unsigned int WidthInBytes, unsigned int Height,
+                         unsigned int ElementSizeBytes)
+{
+    (void)pPitch;
+    (void)WidthInBytes;
+    (void)Height;
+    (void)ElementSizeBytes;
+    return cuMemAlloc(dptr, 0);
+}
+
+CUresult cuMemFree(unsigned int dptr)
+{
+    (void)dptr;
+    TRY(gs_ready());
+    return CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult cuMemGetInfo(unsigned int *free, unsigned int *total)
+{
+    size_t free_bytes, total_bytes;
+    REQUIRE(free && total, CUDA_ERROR_INVALID_VALUE);
+    TRY(cuMemGetInfo_v2(&free_bytes, &total_bytes));
+    *free = free_bytes > UINT32_MAX ? UINT32_MAX : (unsigned int)free_bytes;
+    *total = total_bytes > UINT32_MAX ? UINT32_MAX : (unsigned int)total_bytes;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags)
@@ -432,164 +475,5 @@ CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
     struct range r;
     TRY(gs_ready());
     REQUIRE(value && attribute == 6 && gs_find(ptr, &r), CUDA_ERROR_INVALID_VALUE);
-    return CUDA_SUCCESS;
-}
-
-/* pools: what a pool hands out goes straight back to the card when freed */
-
-struct CUmemPoolHandle_st {
-    uint32_t magic;
-    int device;
-    uint64_t threshold;
-    uint64_t used, used_high;
-    int reuse[3];
-};
-
-static CUmemoryPool pool_new(int device)
-{
-    CUmemoryPool pool = calloc(1, sizeof *pool);
-    if (pool)
-        *pool = (struct CUmemPoolHandle_st){.magic = MAGIC_POOL, .device = device, .reuse = {1, 1, 1}};
-    return pool;
-}
-
-static CUresult pool_check(CUmemoryPool pool)
-{
-    TRY(gs_ready());
-    return pool && pool->magic == MAGIC_POOL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice dev)
-{
-    TRY(gs_ready());
-    REQUIRE(gs_device_ok(dev), CUDA_ERROR_INVALID_DEVICE);
-    REQUIRE(pool_out, CUDA_ERROR_INVALID_VALUE);
-    struct device *d = &gs.devices[dev];
-    pthread_mutex_lock(&d->lock);
-    if (!d->default_pool)
-        d->default_pool = pool_new(dev);
-    *pool_out = d->default_pool;
-    pthread_mutex_unlock(&d->lock);
-    return *pool_out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev)
-{
-    TRY(cuDeviceGetDefaultMemPool(pool, dev));
-    if (gs.devices[dev].current_pool)
-        *pool = gs.devices[dev].current_pool;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
-{
-    TRY(pool_check(pool));
-    REQUIRE(gs_device_ok(dev) && pool->device == dev, CUDA_ERROR_INVALID_VALUE);
-    gs.devices[dev].current_pool = pool;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
-{
-    TRY(gs_ready());
-    REQUIRE(pool && poolProps && poolProps->location.type == 1, CUDA_ERROR_INVALID_VALUE);
-    REQUIRE(gs_device_ok(poolProps->location.id), CUDA_ERROR_INVALID_DEVICE);
-    *pool = pool_new(poolProps->location.id);
-    return *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-CUresult cuMemPoolDestroy(CUmemoryPool pool)
-{
-    TRY(pool_check(pool));
-    struct device *d = &gs.devices[pool->device];
-    REQUIRE(pool != d->default_pool, CUDA_ERROR_INVALID_VALUE);
-    if (d->current_pool == pool)
-        d->current_pool = NULL;
-    pool->magic = MAGIC_DEAD;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
-{
-    (void)minBytesToKeep;
-    return pool_check(pool);
-}
-
-CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
-{
-    TRY(pool_check(pool));
-    REQUIRE(value, CUDA_ERROR_INVALID_VALUE);
-    switch (attr) {
-    case 1: case 2: case 3: pool->reuse[attr - 1] = *(int *)value; break;
-    case 4: pool->threshold = *(cuuint64_t *)value; break;
-    case 6: case 8: pool->used_high = pool->used; break;
-    default: return CUDA_ERROR_INVALID_VALUE;
-    }
-    return CUDA_SUCCESS;
-}
-
-CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
-{
-    TRY(pool_check(pool));
-    REQUIRE(value, CUDA_ERROR_INVALID_VALUE);
-    switch (attr) {
-    case 1: case 2: case 3: *(int *)value = pool->reuse[attr - 1]; break;
-    case 4: *(cuuint64_t *)value = pool->threshold; break;
-    case 5: case 7: *(cuuint64_t *)value = pool->used; break;
-    case 6: case 8: *(cuuint64_t *)value = pool->used_high; break;
-    default: return CUDA_ERROR_INVALID_VALUE;
-    }
-    return CUDA_SUCCESS;
-}
-
-CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count)
-{
-    TRY(pool_check(pool));
-    return map || !count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool, CUmemLocation *location)
-{
-    TRY(pool_check(memPool));
-    REQUIRE(flags && location, CUDA_ERROR_INVALID_VALUE);
-    *flags = location->id == memPool->device ? 3 : 0;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream)
-{
-    CUstream stream;
-    TRY(gs_stream(hStream, &stream));
-    TRY(pool_check(pool));
-    REQUIRE(dptr && bytesize, CUDA_ERROR_INVALID_VALUE);
-    TRY(gs_alloc(pool->device, stream->ctx, bytesize, MEMORY_DEVICE, dptr));
-    gs_capture_node(stream, 10, 0);
-    uint64_t used = __atomic_add_fetch(&pool->used, bytesize, __ATOMIC_RELAXED);
-    if (used > pool->used_high)
-        pool->used_high = used;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
-{
-    CUstream stream;
-    CUmemoryPool pool;
-    TRY(gs_stream(hStream, &stream));
-    TRY(cuDeviceGetMemPool(&pool, stream->ctx->device));
-    return cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream);
-}
-
-CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
-{
-    CUstream stream;
-    struct range r;
-    TRY(gs_stream(hStream, &stream));
-    REQUIRE(gs_find(dptr, &r) && r.base == dptr, CUDA_ERROR_INVALID_VALUE);
-    TRY(gs_free(dptr));
-    gs_capture_node(stream, 11, 0);
-    CUmemoryPool pool = gs.devices[r.device].current_pool ? gs.devices[r.device].current_pool
-                                                          : gs.devices[r.device].default_pool;
-    if (pool && pool->used >= r.size)
-        __atomic_sub_fetch(&pool->used, r.size, __ATOMIC_RELAXED);
     return CUDA_SUCCESS;
 }

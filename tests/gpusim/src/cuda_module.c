@@ -132,6 +132,7 @@ static CUfunction function_add(CUmodule m, const char *name, size_t length)
         f->duration_ns = given;
     f->wave_ns = noted(m->text, copy, "wave_ns=");
     f->builtin = builtin_of(copy);
+    f->shape[0] = f->shape[1] = f->shape[2] = 1;
     f->next = m->functions;
     m->functions = f;
     return f;
@@ -698,6 +699,36 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launchParamsLi
                                       p->blockDimZ, p->sharedMemBytes, p->hStream, p->kernelParams));
     }
     return CUDA_SUCCESS;
+}
+
+/* the launches of CUDA 2: the block's shape is kept in the function */
+
+CUresult cuFuncSetBlockShape(CUfunction hfunc, int x, int y, int z)
+{
+    TRY(gs_function_check(hfunc));
+    REQUIRE(x > 0 && y > 0 && z > 0, CUDA_ERROR_INVALID_VALUE);
+    hfunc->shape[0] = (unsigned)x;
+    hfunc->shape[1] = (unsigned)y;
+    hfunc->shape[2] = (unsigned)z;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuLaunchGridAsync(CUfunction f, int grid_width, int grid_height, CUstream hStream)
+{
+    TRY(gs_function_check(f));
+    REQUIRE(grid_width > 0 && grid_height > 0, CUDA_ERROR_INVALID_VALUE);
+    const unsigned grid[3] = {(unsigned)grid_width, (unsigned)grid_height, 1};
+    return launch(f, grid, f->shape, hStream, NULL);
+}
+
+CUresult cuLaunchGrid(CUfunction f, int grid_width, int grid_height)
+{
+    return cuLaunchGridAsync(f, grid_width, grid_height, NULL);
+}
+
+CUresult cuLaunch(CUfunction f)
+{
+    return cuLaunchGrid(f, 1, 1);
 }
 
 /* occupancy: by threads alone */

@@ -267,6 +267,7 @@ void gs_stream_wait(CUstream stream)
     }
     gs_sleep_until(tail);
     callbacks_done(stream);
+    gs_pools_trim(stream->ctx->device, false);
 }
 
 void gs_context_wait(CUcontext ctx)
@@ -275,6 +276,7 @@ void gs_context_wait(CUcontext ctx)
     if (tail)
         gs_sleep_until(tail);
     callbacks_done(NULL);
+    gs_pools_trim(ctx->device, false);
 }
 
 CUresult gs_not_capturing(CUstream stream)
@@ -548,6 +550,7 @@ CUresult cuEventSynchronize(CUevent hEvent)
     REQUIRE(!hEvent->capture, CUDA_ERROR_CAPTURED_EVENT);
     if (hEvent->recorded)
         gs_sleep_until(hEvent->stamp);
+    gs_pools_trim(hEvent->ctx->device, false);
     return CUDA_SUCCESS;
 }
 
