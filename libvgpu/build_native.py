@@ -108,7 +108,7 @@ def declarations() -> str:
 
 
 def _constants() -> str:
-    names = re.findall(r"^#define (EGPU_[A-Z0-9_]+) \(?(?:0x)?[0-9]", HEADER.read_text(), re.MULTILINE)
+    names = re.findall(r"^#define (EGPU_[A-Z0-9_]+) (?:0x)?[0-9]", HEADER.read_text(), re.MULTILINE)
     return "".join(f"#define {name} ...\n" for name in names)
 
 

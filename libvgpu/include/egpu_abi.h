@@ -12,8 +12,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Compiled in: nothing in a process can change where its limits are. */
+#ifndef EGPU_LIMITS_PATH
 #define EGPU_LIMITS_PATH "/etc/elasticgpu/limits"
+#endif
+#ifndef EGPU_USAGE_PATH
 #define EGPU_USAGE_PATH "/etc/elasticgpu/usage"
+#endif
 
 #define EGPU_LIMITS_MAGIC 0x4c504745u /* "EGPL" */
 #define EGPU_USAGE_MAGIC 0x55504745u  /* "EGPU" */
@@ -31,7 +36,9 @@
 #define EGPU_MEMORY_UNLIMITED 0xffffffffffffffffull
 
 /* A dead process's memory may be used again after so long: the kernel drops its lock before the driver frees. */
+#ifndef EGPU_REUSE_DELAY_NS
 #define EGPU_REUSE_DELAY_NS 500000000ull
+#endif
 
 /* cffi: begin */
 
