@@ -1,7 +1,7 @@
 """The verdict on one admission request, from the request and what was observed for it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from egpu import names
@@ -40,7 +40,7 @@ class Verdict:
     allowed: bool = True
     message: str = ""
     warnings: tuple[str, ...] = ()
-    patch: tuple[Mapping[str, Any], ...] = field(default=())
+    patch: tuple[Mapping[str, Any], ...] = ()
 
 
 NOTHING = Observed()
@@ -55,9 +55,7 @@ def mutate_pod(request: JsonObject, observed: Observed = NOTHING) -> Verdict:
     """Completes a new pod, or the new ephemeral containers of one."""
     pod, old = request.get("object") or {}, request.get("oldObject") or {}
     if request.get("subResource") == "ephemeralcontainers":
-        before = {box.name for box in pods.ephemeral(old)}
-        fresh = [box for box in pods.ephemeral(pod) if box.name not in before]
-        return Verdict(patch=mutate.ephemeral(pod, old), warnings=tuple(mutate.warnings(fresh, ())))
+        return Verdict(patch=mutate.ephemeral(pod, old), warnings=tuple(mutate.warnings(pods.fresh(pod, old), ())))
     if request.get("operation") != "CREATE":
         return Verdict()
     if message := rules.violation(pod):
@@ -73,10 +71,8 @@ def validate_pod(request: JsonObject, observed: Observed = NOTHING) -> Verdict: 
     if pods.protected(pod) != pods.protected(old):
         return denied(messages.DENIED_LATE)
     if request.get("subResource") == "ephemeralcontainers":
-        before = {box.name for box in pods.ephemeral(old)}
-        fresh = tuple(box for box in pods.ephemeral(pod) if box.name not in before)
         managed = names.LABEL_MANAGED in pods.labels(pod)
-        return _first(*map(messages.incomplete, rules.exposed(fresh, managed=managed)))
+        return _first(*map(messages.incomplete, rules.exposed(pods.fresh(pod, old), managed=managed)))
     return Verdict()
 
 

@@ -138,9 +138,7 @@ def privileged(container: str) -> str:
 
 def class_missing(name: str) -> str:
     """A class that may come later."""
-    return (
-        f"EGPUClass {name} does not exist; the claim waits until it is created (see kubectl get egpuclass)"
-    )
+    return f"EGPUClass {name} does not exist; the claim waits until it is created (see kubectl get egpuclass)"
 
 
 def no_resize(name: str) -> str:

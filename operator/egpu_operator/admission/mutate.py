@@ -22,10 +22,8 @@ def pod(raw: JsonObject) -> tuple[Operation, ...]:
 
 
 def ephemeral(raw: JsonObject, old: JsonObject) -> tuple[Operation, ...]:
-    """The JSON patch of ephemeral containers that are new; those that run cannot change."""
-    before = {box.name for box in pods.ephemeral(old)}
-    fresh = [box for box in pods.ephemeral(raw) if box.name not in before]
-    return tuple(void(fresh, managed=names.LABEL_MANAGED in pods.labels(raw)))
+    """The JSON patch of the ephemeral containers that an update adds."""
+    return tuple(void(pods.fresh(raw, old), managed=names.LABEL_MANAGED in pods.labels(raw)))
 
 
 def _marks(raw: JsonObject) -> Iterator[Operation]:

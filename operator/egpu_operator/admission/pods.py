@@ -75,6 +75,12 @@ def ephemeral(pod: JsonObject) -> tuple[Box, ...]:
     return tuple(Box(kind="ephemeralContainers", index=index, raw=raw) for index, raw in enumerate(found))
 
 
+def fresh(pod: JsonObject, old: JsonObject) -> tuple[Box, ...]:
+    """The ephemeral containers that an update adds; those that run cannot change."""
+    before = {box.name for box in ephemeral(old)}
+    return tuple(box for box in ephemeral(pod) if box.name not in before)
+
+
 def annotations(pod: JsonObject) -> dict[str, str]:
     """The pod's annotations."""
     return dict((pod.get("metadata") or {}).get("annotations") or {})
