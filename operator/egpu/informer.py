@@ -105,6 +105,13 @@ class Informer(Generic[T]):
         if value is not None:
             self._drop(value.metadata.key, version=_version(value))
 
+    def is_behind(self, raw: Object) -> bool:
+        """Whether an object as the API server sends it is unknown here, or newer than what is held."""
+        meta = raw["metadata"]
+        namespace = meta.get("namespace")
+        held = self._items.get(f"{namespace}/{meta['name']}" if namespace else meta["name"])
+        return held is None or _version(held) < int(meta["resourceVersion"])
+
     def forget(self, key: str) -> None:
         """Drops an object the API server has just said it does not have."""
         held = self._items.get(key)

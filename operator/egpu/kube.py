@@ -22,6 +22,8 @@ JSON_PATCH: Final = "application/json-patch+json"
 MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
 
+WRITES: Final = ("POST", "PUT", "PATCH")
+
 Object = dict[str, Any]
 
 
@@ -43,19 +45,28 @@ class Kube:
     Use it as an asynchronous context manager. Methods raise :class:`egpu.errors.KubeError` and nothing else.
     """
 
-    def __init__(self, configuration: aio_client.Configuration, *, timeout: float = 15.0) -> None:
+    def __init__(
+        self, configuration: aio_client.Configuration, *, timeout: float = 15.0, manager: str | None = None
+    ) -> None:
+        self._manager = manager
         self._api = aio_client.ApiClient(configuration)
         self._timeout = timeout
 
     @classmethod
-    async def connect(cls, *, kubeconfig: str | None = None, timeout: float = 15.0) -> Self:
-        """From a kubeconfig file, or from inside a pod when none is given."""
+    async def connect(cls, *, kubeconfig: str | None = None, timeout: float = 15.0, manager: str | None = None) -> Self:
+        """From a kubeconfig file, or from inside a pod when none is given.
+
+        Args:
+            kubeconfig: the file.
+            timeout: seconds for one request.
+            manager: the field manager of all writes; one a program.
+        """
         configuration = aio_client.Configuration()
         if kubeconfig:
             await aio_config.load_kube_config(config_file=kubeconfig, client_configuration=configuration)
         else:
             aio_config.load_incluster_config(client_configuration=configuration)
-        return cls(configuration, timeout=timeout)
+        return cls(configuration, timeout=timeout, manager=manager)
 
     async def __aenter__(self) -> Self:
         """The client itself; its connections open as they are needed."""
@@ -246,6 +257,8 @@ class Kube:
         timeout: aiohttp.ClientTimeout | None = None,
     ) -> aiohttp.ClientResponse:
         pairs = {key: value for key, value in (query or {}).items() if value is not None}
+        if self._manager and method in WRITES:
+            pairs.setdefault("fieldManager", self._manager)
         headers = {"Accept": JSON, "Content-Type": content_type}
         await self._api.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
         url = f"{self._api.configuration.host}{path}" + (f"?{urlencode(pairs)}" if pairs else "")

@@ -3,7 +3,6 @@
 * A booking without its slice (the process ended between the two, or two leaders booked different cards for one claim):
   given back once it is a minute old. Its writer creates the slice within half a minute or stamps the booking anew.
 * A slice whose claim or pod went while nobody was looking: its reconciler asks and decides.
-* Claims and classes kopf's watch has lost: a fresh list.
 """
 
 import asyncio
@@ -21,7 +20,6 @@ from egpu_operator.world import World
 logger = logging.getLogger(__name__)
 
 PERIOD: Final = 30.0
-LIST_EVERY: Final = 20
 AGE: Final = timedelta(minutes=1)
 
 
@@ -58,12 +56,9 @@ class Sweep:
 
     async def run(self, *, period: float = PERIOD) -> None:
         """Sweeps until cancelled."""
-        for turn in range(1 << 62):
+        while True:
             try:
                 await self.once()
-                if turn % LIST_EVERY == LIST_EVERY - 1:
-                    await self._world.claims.refresh()
-                    await self._world.classes.refresh()
             except errors.KubeError as error:
                 logger.warning("sweep broken off, again in %.0f s: %s", period, error)
             await asyncio.sleep(period)

@@ -14,7 +14,7 @@ from typing import Any, Final
 import kopf
 from kopf._core.engines.peering import Identity
 
-from egpu import names
+from egpu import errors, names
 from egpu.informer import Informer
 from egpu.kube import Kube, Object
 from egpu.resources import CLAIMS, CLASSES, Resource
@@ -24,6 +24,11 @@ logger = logging.getLogger(__name__)
 KOPF_PREFIX: Final = f"kopf.{names.GROUP}"
 START_LIMIT: Final = 30.0
 STOP_LIMIT: Final = 10.0
+FIRST_CHECK: Final = 10.0
+CHECK: Final = 60.0
+GRACE: Final = 5.0
+"""Seconds kopf has to deliver what a list has shown."""
+
 CLOSING: Final = 0.25
 """Seconds a loop must go on for aiohttp's TLS connections to close (aiohttp's documentation, "Graceful Shutdown")."""
 
@@ -50,10 +55,52 @@ class KopfWatch:
             raise TimeoutError(f"kopf has not started within {START_LIMIT:.0f} s")
 
     async def run(self) -> None:
-        """Waits; raises when kopf has ended though nobody stopped it."""
-        await self._ended.wait()
+        """Sees to it that kopf goes on watching, until cancelled.
+
+        Raises:
+            RuntimeError: kopf has ended though nobody stopped it, or watches no more: it can lose its watches for good
+                (after six refused requests, for instance) and go on as if nothing were.
+        """
+        pause = FIRST_CHECK
+        while not await self._ended_within(pause):
+            pause = CHECK
+            try:
+                deaf = [resource.plural for resource in self._caches if await self._missed(resource)]
+            except errors.KubeError as error:
+                logger.warning("kopf's watches not checked: %s", error)
+                continue
+            if deaf:
+                raise RuntimeError(f"kopf no longer watches {', '.join(deaf)}")
         if not self._stop.is_set():
             raise RuntimeError("kopf has stopped by itself") from self._fault
+
+    async def _ended_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._ended.wait()
+        except TimeoutError:
+            return False
+
+    async def _missed(self, resource: Resource) -> bool:
+        """Whether kopf has not delivered what a list shows; what is missing in the cache is put right.
+
+        Deletions alone prove nothing: kopf's watch does not tell of those that fall between two of its lists.
+        """
+        cache = self._caches[resource]
+        listed, _ = await self._kube.list(resource)
+        if not any(cache.is_behind(raw) for raw in listed):
+            await self._drop_gone(resource, listed)
+            return False
+        await self._ended_within(GRACE)
+        return any([self._take(resource, None, raw) for raw in listed if cache.is_behind(raw)])  # noqa: C419 - take all
+
+    async def _drop_gone(self, resource: Resource, listed: list[Object]) -> None:
+        there = {raw["metadata"]["uid"] for raw in listed}
+        doubtful = [held.metadata for held in self._caches[resource].values() if held.metadata.uid not in there]
+        for meta in doubtful:
+            raw = await self._kube.find(resource, meta.name, namespace=meta.namespace or None)
+            if raw is None or raw["metadata"]["uid"] != meta.uid:
+                self._caches[resource].forget(meta.key)
 
     async def stop(self) -> None:
         """Stops kopf."""
@@ -94,7 +141,8 @@ class KopfWatch:
         async def hand_over(event: kopf.RawEvent, **_: object) -> None:
             self._loop.call_soon_threadsafe(self._take, resource, event["type"], event["object"])
 
-    def _take(self, resource: Resource, kind: str | None, raw: Any) -> None:  # noqa: ANN401 - as it came off the wire
+    def _take(self, resource: Resource, kind: str | None, raw: Any) -> bool:  # noqa: ANN401 - as it came off the wire
+        """Puts an event into its cache; False where the object cannot be understood."""
         cache = self._caches[resource]
         try:
             if kind == "DELETED":
@@ -103,6 +151,8 @@ class KopfWatch:
                 cache.put(raw)
         except ValueError as error:
             logger.error("passed over: %s", error)  # noqa: TRY400 - one bad object is said once, without a trace
+            return False
+        return True
 
     async def _login(self, **_: object) -> kopf.ConnectionInfo:
         access = await self._kube.access()
