@@ -13,6 +13,40 @@ import grpc.aio
 
 from egpu_agent.proto import deviceplugin_pb2 as pb
 from egpu_agent.proto import deviceplugin_pb2_grpc as pb_grpc
+from egpu_agent.proto import podresources_pb2 as resources_pb
+from egpu_agent.proto import podresources_pb2_grpc as resources_grpc
+
+
+class PodResources(resources_grpc.PodResourcesListerServicer):
+    """The PodResources API over a table: (namespace, pod) to container to device ids, one entry a device."""
+
+    def __init__(self, socket: Path) -> None:
+        self.pods: dict[tuple[str, str], dict[str, tuple[str, Sequence[str]]]] = {}
+        self._socket = socket
+        self._server = grpc.aio.server()
+
+    async def start(self) -> None:
+        self._socket.parent.mkdir(parents=True, exist_ok=True)
+        resources_grpc.add_PodResourcesListerServicer_to_server(self, self._server)
+        self._server.add_insecure_port(f"unix:{self._socket}")
+        await self._server.start()
+
+    async def stop(self) -> None:
+        await self._server.stop(0)
+
+    async def Get(  # noqa: N802 - the name on the wire
+        self, request: resources_pb.GetPodResourcesRequest, context: Any
+    ) -> resources_pb.GetPodResourcesResponse:
+        held = self.pods.get((request.pod_namespace, request.pod_name))
+        if held is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "pod not found")
+            raise AssertionError
+        answer = resources_pb.GetPodResourcesResponse()
+        for name, (resource, ids) in held.items():
+            container = answer.pod_resources.containers.add(name=name)
+            for device in ids:
+                container.devices.add(resource_name=resource, device_ids=[device])
+        return answer
 
 
 class KubeletDouble(pb_grpc.RegistrationServicer):
@@ -21,6 +55,7 @@ class KubeletDouble(pb_grpc.RegistrationServicer):
     def __init__(self, root: Path) -> None:
         self.folder = root / "device-plugins"
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.pod_resources = PodResources(root / "pod-resources" / "kubelet.sock")
         self.entries: list[dict[str, Any]] = []
         self.devices: dict[str, list[str]] = {}
         self.registrations: list[str] = []
@@ -98,9 +133,9 @@ class KubeletDouble(pb_grpc.RegistrationServicer):
         self.write_checkpoint()
         return response.cdi_devices[0].name
 
-    async def pre_start(self, resource: str, ids: Sequence[str]) -> None:
+    async def pre_start(self, resource: str, ids: Sequence[str], *, timeout: float = 30) -> None:
         request = pb.PreStartContainerRequest(devices_ids=ids)
-        await pb_grpc.DevicePluginStub(self._channels[resource]).PreStartContainer(request, timeout=30)
+        await pb_grpc.DevicePluginStub(self._channels[resource]).PreStartContainer(request, timeout=timeout)
 
     def forget_pod(self, pod_uid: str) -> None:
         self.entries = [entry for entry in self.entries if entry["PodUID"] != pod_uid]

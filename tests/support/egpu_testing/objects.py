@@ -7,6 +7,7 @@ Object = dict[str, Any]
 
 DEMO_IMAGE = "elasticgpu/demo:dev"
 PROBE = "/opt/demo/probe"
+TEST_LABEL = "egpu-test=pod"
 
 
 def gpu_class(name: str, **fields: Any) -> Object:
@@ -61,7 +62,11 @@ def pod(
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "annotations": {**used, **(annotations or {})}},
+        "metadata": {
+            "name": name,
+            "labels": dict([TEST_LABEL.split("=")]),
+            "annotations": {**used, **(annotations or {})},
+        },
         "spec": {
             "terminationGracePeriodSeconds": 1,
             "containers": list(containers) if containers else [container()],

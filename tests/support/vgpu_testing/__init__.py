@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -129,6 +130,8 @@ def compiled(name: str, *flags: str, suffix: str = "") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     target, source = folder / f"{name}{suffix}", SOURCES / f"{name}.c"
     if not target.exists() or target.stat().st_mtime < source.stat().st_mtime:
-        command = ["cc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", str(source), *flags, "-o", str(target)]
+        fresh = target.with_name(f"{target.name}.{os.getpid()}")
+        command = ["cc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", str(source), *flags, "-o", str(fresh)]
         subprocess.run(command, check=True, capture_output=True, text=True)
+        fresh.replace(target)
     return target

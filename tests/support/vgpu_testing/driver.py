@@ -89,7 +89,10 @@ class Driver:
     def map(self, handle: int, size: int) -> int:
         """Reserve addresses and map the physical memory there; the address."""
         address = c_ulonglong()
-        assert self.cuda.cuMemAddressReserve(byref(address), c_size_t(size), c_size_t(0), c_ulonglong(0), c_ulonglong(0)) == 0
+        assert (
+            self.cuda.cuMemAddressReserve(byref(address), c_size_t(size), c_size_t(0), c_ulonglong(0), c_ulonglong(0))
+            == 0
+        )
         result = self.cuda.cuMemMap(address, c_size_t(size), c_size_t(0), c_ulonglong(handle), c_ulonglong(0))
         return -result if result else address.value
 
