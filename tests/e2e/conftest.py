@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from egpu_testing import artifacts, leftovers
 from egpu_testing.objects import gpu_class
 from egpu_testing.stack import ROOT, Stack
-
 from localcluster.cluster import LocalCluster, Node
 from localcluster.existing import ExistingCluster, from_kubeconfig
 

@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
+
 from egpu_testing import objects
 from egpu_testing.stack import Stack
 from egpu_testing.waiting import until
-
 from localcluster.errors import ClusterError
 
 pytestmark = pytest.mark.e2e

@@ -5,10 +5,10 @@ import json
 from collections import defaultdict
 
 import pytest
+
 from egpu_testing import leftovers, objects, truth
 from egpu_testing.stack import SYSTEM, Stack
 from egpu_testing.waiting import until
-
 from localcluster.cluster import LocalCluster, Node
 from localcluster.errors import ClusterError
 

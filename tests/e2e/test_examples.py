@@ -3,10 +3,10 @@
 import re
 
 import pytest
+
 from egpu_testing import truth
 from egpu_testing.stack import ROOT, Stack
 from egpu_testing.waiting import until
-
 from localcluster.cluster import Node
 
 pytestmark = pytest.mark.e2e

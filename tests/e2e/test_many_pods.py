@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+
 from egpu_testing import objects
 from egpu_testing.stack import Stack
 from egpu_testing.waiting import until

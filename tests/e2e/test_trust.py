@@ -1,10 +1,10 @@
 """Nothing that a pod writes about itself gives it more than its own slice."""
 
 import pytest
+
 from egpu_testing import objects
 from egpu_testing.stack import Stack
 from egpu_testing.waiting import until
-
 from localcluster.cluster import Node
 from localcluster.errors import ClusterError
 

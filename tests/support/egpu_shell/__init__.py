@@ -6,13 +6,13 @@ from collections.abc import Coroutine, Iterator
 from typing import Any, Self
 
 import yaml
-from egpu_testing.stack import ROOT
-from egpu_testing.waiting import until
 
 from egpu.kube import Kube
 from egpu_operator.keeper import Keeper
 from egpu_operator.server import Server
 from egpu_operator.settings import Settings
+from egpu_testing.stack import ROOT
+from egpu_testing.waiting import until
 from localcluster import LocalCluster
 
 

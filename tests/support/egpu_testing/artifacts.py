@@ -5,9 +5,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from localcluster import image
-
 from egpu_testing.stack import ROOT
+from localcluster import image
 
 BUILD = ROOT / "build"
 DRIVER = BUILD / "gpusim"
