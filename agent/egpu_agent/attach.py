@@ -66,9 +66,10 @@ class Starter:
         """The lock of a slice."""
         return self._locks[slice_uid]
 
-    def forget_lock(self, slice_uid: str) -> None:
-        """Drops the lock of a slice that is gone."""
-        self._locks.pop(slice_uid, None)
+    def keep_locks(self, slice_uids: Collection[str]) -> None:
+        """Drops the locks of slices that are gone."""
+        for uid in [uid for uid, lock in self._locks.items() if uid not in slice_uids and not lock.locked()]:
+            del self._locks[uid]
 
     async def allocate(self, resource: str, ids: Collection[str]) -> str:
         """A CDI device name that never was and resolves to nothing yet.

@@ -77,8 +77,9 @@ class Keeper:
         await self._forget_tickets()
         if self.slices.is_synced:
             known = {found.metadata.uid for found in self.slices.values()}
-            self._let_go &= known
             known |= {t.attachment.slice_uid for t in self.store.tickets.values() if t.attachment}
+            self._let_go &= known
+            self.starter.keep_locks(known)
             for isolation in self.isolations.values():
                 for uid in await asyncio.to_thread(isolation.present) - known:
                     logger.info("removing what is left of slice %s", uid)
@@ -175,8 +176,6 @@ class Keeper:
                 self.steps("slice-removed")
             await self.store.drop(going.nonces)
             self.steps("tickets-dropped")
-        if going.whole and found is None:
-            self.starter.forget_lock(uid)
         if found is not None:
             await self._publish(found, released=going.released)
             if going.finalizer:

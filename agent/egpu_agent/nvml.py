@@ -252,7 +252,8 @@ def _classified(what: str) -> Iterator[None]:
         value = int(error.value)
         if value == pynvml.NVML_ERROR_TIMEOUT:
             raise TimeoutError(what) from error
-        raise _kind(value)(f"{what}: {error}") from error
+        hint = "; restart this agent's pod" if value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH else ""
+        raise _kind(value)(f"{what}: {error}{hint}") from error
 
 
 def _kind(value: int) -> type[NvmlError]:

@@ -1,6 +1,7 @@
 """The agent and kubelet: registration, restarts of either, first starts and restarts of containers."""
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import AsyncIterator
@@ -143,6 +144,39 @@ async def test_waits_for_a_slice_that_comes_a_little_later(served: Bench) -> Non
     made = await served.create_slice("late", pod=pod)
     await begun
     assert served.limits_of(device).slice_uid == made["metadata"]["uid"]
+
+
+async def test_pod_resources_is_a_second_opinion(served: Bench) -> None:
+    await served.kubelet.pod_resources.start()
+    try:
+        for listed, starts in (([], False), (["slice-77"], False), (None, True), ("its own", True)):
+            pod, ids = pod_uid(), served.next_ticket()
+            await served.create_slice(f"s-{ids[0]}", pod=pod)
+            await served.kubelet.allocate(pod, "main", SLICE, ids)
+            if listed is not None:
+                found = ids if listed == "its own" else listed
+                served.kubelet.pod_resources.pods["default", f"pod-{pod[:8]}"] = {"main": (SLICE, found)}
+            if starts:
+                await served.kubelet.pre_start(SLICE, ids)
+            else:
+                assert "to another container than main" in await _refusal(served, SLICE, ids)
+    finally:
+        await served.kubelet.pod_resources.stop()
+
+
+async def test_a_start_that_kubelet_gives_up_is_finished(served: Bench) -> None:
+    pod, ids = pod_uid(), served.next_ticket()
+    await served.create_slice("s", pod=pod)
+    await served.kubelet.allocate(pod, "main", SLICE, ids)
+    for _ in range(5):
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            await served.kubelet.pre_start(SLICE, ids, timeout=0.002)
+    await served.kubelet.pre_start(SLICE, ids)
+    assert len(served.specs()) == 1
+    await served.patch("s", {"consumer": {"releasing": True}})
+    await served.until(
+        "all is clean", lambda: not served.specs() and not served.slice_folders() and not served.tickets()
+    )
 
 
 async def test_refusals_say_what_to_do(served: Bench) -> None:

@@ -7,40 +7,30 @@ from pathlib import Path
 import pytest
 
 from egpu_agent import discovery
-from egpu_agent.isolation.none import NoIsolation
 from egpu_agent.settings import Settings
 
+MODULE = """
+from egpu_agent.isolation.none import NoIsolation
 
 class Mine(NoIsolation):
-    """An isolation from elsewhere."""
-
     @property
-    def name(self) -> str:
+    def name(self):
         return "mine"
 
-
-def make(_: Settings) -> Mine:
+def make(settings):
     return Mine()
 
-
-def crash(_: Settings) -> Mine:
+def crash(settings):
     raise RuntimeError("no such hardware")
 
-
-def steal(_: Settings) -> NoIsolation:
-    """Calls itself by a name that is ours."""
+def steal(settings):
     return NoIsolation()
+"""
 
 
 def _points(group: str) -> Iterable[EntryPoint]:
-    here = __name__
-    return [
-        EntryPoint("crashing", f"{here}:crash", group),
-        EntryPoint("missing", "no_such_module:thing", group),
-        EntryPoint("not-one", "builtins:str", group),
-        EntryPoint("mine", f"{here}:make", group),
-        EntryPoint("steal", f"{here}:steal", group),
-    ]
+    values = ("elsewhere:crash", "no_such_module:thing", "builtins:str", "elsewhere:make", "elsewhere:steal")
+    return [EntryPoint(f"point{number}", value, group) for number, value in enumerate(values)]
 
 
 @pytest.fixture
@@ -49,11 +39,10 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def test_a_broken_one_stops_no_other(
-    settings: Settings, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(
-        __import__("sys").modules, __name__, __import__("types").SimpleNamespace(make=make, crash=crash, steal=steal)
-    )
+    (tmp_path / "elsewhere.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
     found = discovery.isolations(settings, find=_points)
     assert set(found) == {"libvgpu", "none", "mine"}
     assert "no such hardware" in caplog.text
