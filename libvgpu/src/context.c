@@ -147,6 +147,8 @@ static CUresult close_creation(struct creation *creation, CUresult result, CUcon
         egpu_inside++;
         finish(&creation->measure, 0, 0);
         egpu_inside--;
+        if (creation->known == 0 && creation->hint == 0)
+            store_release(&creation->ledger->turn, 0);
         egpu_grant_drop(grant);
         return result;
     }

@@ -127,6 +127,22 @@ def test_a_context_is_charged_and_given_back(piece: Slice) -> None:
     assert json.loads(out) == [12 * GRANULE, 16 * GRANULE]
 
 
+PTX = ".version 7.0\\n.target sm_70\\n.address_size 64\\n.visible .entry tick() { ret; }\\n"
+
+
+def test_modules_are_measured_charged_and_given_back() -> None:
+    card = {"model": "NVIDIA-T4", "reserved_mib": 0, "context_bytes": CONTEXT, "module_bytes": 3 * GRANULE}
+    with simulated(cards=[card]) as node, slice_of(LIMIT, node=node) as piece:
+        out = piece.python(
+            f"{START}free, modules, image = [d.info()[0]], [], b'{PTX}\\0'\n"
+            "while True:\n    m = c_void_p()\n    r = d.cuda.cuModuleLoadData(byref(m), image)\n"
+            "    if r: break\n    modules.append(m)\n"
+            "free.append(d.info()[0])\nassert not any(map(d.cuda.cuModuleUnload, modules))\nfree.append(d.info()[0])\n"
+            "print(json.dumps([r, len(modules), free]))"
+        )
+        assert json.loads(out) == [2, 5, [16 * GRANULE, GRANULE, 16 * GRANULE]]
+
+
 def test_a_context_is_measured_where_its_size_is_not_known(node: GpusimNode) -> None:
     with slice_of(LIMIT, node=node, context=0) as piece:
         out = piece.python(f"{START}print(json.dumps([d.info(), len(d.fill({GRANULE}))]))")

@@ -66,6 +66,10 @@ def workers(piece: Slice, program: Path, count: int, rounds: int) -> Iterator[li
         for worker in started:
             assert worker.stdout is not None
             assert worker.stdout.readline() == "ready\n"
+        for worker in started:
+            assert worker.stdin is not None
+            worker.stdin.write("go\n")
+            worker.stdin.flush()
         yield started
     finally:
         for worker in started:
@@ -93,22 +97,17 @@ def test_racing_processes_never_pass_the_limit(node: GpusimNode, churn: Path, co
         assert piece.processes() == ()
 
 
-def test_killed_at_random_nothing_is_lost_and_nothing_is_passed(node: GpusimNode, churn: Path) -> None:
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_at_random_nothing_is_lost_and_nothing_is_passed(node: GpusimNode, churn: Path, seed: int) -> None:
     limit = 6 * CONTEXT + 24 * GRANULE
-    chance = random.Random(7)
-    with slice_of(limit, node=node) as piece, contextlib.ExitStack() as stack:
+    chance = random.Random(seed)
+    with slice_of(limit, node=node) as piece:
         watch = Watch(node)
-        alive = stack.enter_context(workers(piece, churn, 3, 0))
-        for round_ in range(12):
-            until = time.monotonic() + chance.random() / 50
-            watch.until(lambda until=until: time.monotonic() > until)
-            victim = alive.pop(0)
-            victim.send_signal(signal.SIGKILL)
-            alive += stack.enter_context(workers(piece, churn, 1, 0))
-            assert round_ < 100
-        for worker in alive:
-            worker.kill()
-            worker.wait()
+        with workers(piece, churn, 6, 0) as alive:
+            for victim in alive:
+                until = time.monotonic() + chance.random() / 50
+                watch.until(lambda until=until: time.monotonic() > until)
+                victim.send_signal(signal.SIGKILL)
         assert watch.most <= limit
         out = piece.python(f"{START}print(len(d.fill({GRANULE})))")
         assert int(out) == (limit - CONTEXT) // GRANULE

@@ -1,4 +1,5 @@
-/* Allocate and free at random for a number of rounds, print "granted refused", and wait for the end of standard input.
+/* Allocate and free at random for a number of rounds, once a line has come in, print "granted refused", and wait for the end of
+ * standard input.
  *
  * churn SEED ROUNDS [fork|exec]: 0 rounds is until killed. The third word: a child is forked in the middle, and lives
  * or execs for a moment. */
@@ -43,12 +44,13 @@ int main(int argc, char **argv)
     long rounds = atol(argv[2]);
     if (cuInit(0))
         return 65;
-    while (cuDevicePrimaryCtxRetain(&context, 0) == 2) /* the others may have everything just now */
-        usleep(1000);
-    if (cuCtxSetCurrent(context))
+    if (cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context))
         return 65;
+    char word[8];
     printf("ready\n");
     fflush(stdout);
+    if (fgets(word, sizeof word, stdin) == NULL)
+        return 65;
     for (long i = 0; rounds == 0 || i < rounds; i++) {
         if (argc > 3 && i == rounds / 2) {
             pid_t child = fork();
@@ -77,7 +79,6 @@ int main(int argc, char **argv)
             return 69;
     printf("%ld %ld\n", granted, refused);
     fflush(stdout);
-    char word[8];
     while (fgets(word, sizeof word, stdin) != NULL)
         ;
     return 0;
