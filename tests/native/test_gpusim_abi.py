@@ -22,14 +22,14 @@ cuda = ctypes.CDLL("libcuda.so.1")
 initialise, questions = json.loads(sys.argv[1])
 if initialise:
     assert cuda.cuInit(0) == 0
+names = {ctypes.cast(getattr(cuda, name), ctypes.c_void_p).value: name for name in json.loads(sys.argv[2])}
 answers = []
 for symbol, version, flags in questions:
     pointer, status = ctypes.c_void_p(), ctypes.c_int(-1)
     rc = cuda.cuGetProcAddress_v2(
         symbol.encode(), ctypes.byref(pointer), version, ctypes.c_uint64(flags), ctypes.byref(status)
     )
-    names = [n for n in json.loads(sys.argv[2]) if pointer.value == ctypes.cast(getattr(cuda, n), ctypes.c_void_p).value]
-    answers.append([rc, status.value, names[0] if names else None])
+    answers.append([rc, status.value, names.get(pointer.value)])
 print(json.dumps(answers))
 """
 

@@ -4,16 +4,19 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import textwrap
 from collections.abc import Iterator
 
 import pytest
 
+from gpusim.state import STATE_FILE, State
 from gpusim.testing import GpusimNode, running, wait_for
 
 pytestmark = pytest.mark.native
 
 MIB = 1 << 20
+GPUSIM_LOCK_WAITERS = 0x80000000
 CLIENT = """
 import ctypes, json, os, sys
 from cuda.bindings import driver as d
@@ -233,6 +236,43 @@ def test_a_storm_of_kills_leaves_nothing_and_never_overcommits() -> None:
         wait_for(lambda: not small.truth().processes, what="slots of the killed")
         assert small.truth().cards[0].used == 0
         client(small, "start(); assert free() == 248 << 20")
+
+
+def test_a_process_killed_with_a_lock_in_hand_stops_nobody() -> None:
+    holder = CLIENT + 'start(); ok(d.cuMemAlloc(4 << 20)); print("up", flush=True); sys.stdin.read()'
+    with running("one-t4") as lonely:
+        victim = lonely.python(holder)
+        assert hear(victim) == "up"
+        state = State(lonely.dir / STATE_FILE)
+        card = state.root.cards[0]
+        slot = next(index for index, slot in state.live_slots if slot.pid == victim.pid)
+        card.lock = slot + 1  # as if it had been killed inside, between the slot's count and the card's
+        state.root.slots[slot].card[0].data += 2 * MIB
+        waiting = lonely.python(holder)
+        wait_for(lambda: card.lock > GPUSIM_LOCK_WAITERS, what="somebody who waits for the lock")
+        victim.kill()
+        assert hear(waiting) == "up"
+        wait_for(lambda: victim.poll() is not None and len(lonely.truth().processes) == 1, what="the victim's end")
+        assert lonely.truth().cards[0].used == card.used == (256 + 4) * MIB
+        for process in (victim, waiting):
+            process.communicate()
+
+
+def test_a_client_in_a_pid_namespace_is_known_by_its_node_wide_pid(node: GpusimNode) -> None:
+    body = CLIENT + "start(); print(os.getpid(), flush=True); sys.stdin.read()"
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, "-c", body]
+    both = [node.start(unshare) for _ in range(2)]
+    try:
+        if [hear(process) for process in both] != ["1", "1"]:
+            pytest.skip("this user may not make pid namespaces")
+        pids = {process.pid for process in node.truth().processes}
+        assert len(pids) == 2
+        assert 1 not in pids
+        client(node, "os.kill(int(sys.argv[1]), 0), os.kill(int(sys.argv[2]), 0)", *map(str, pids))
+    finally:
+        for process in both:
+            process.communicate()
+    wait_for(lambda: not node.truth().processes, what="the containers' end")
 
 
 def test_a_child_of_fork_has_no_driver(node: GpusimNode) -> None:

@@ -135,7 +135,8 @@ def test_utilisation_is_that_of_the_last_sample(node: GpusimNode) -> None:
             pid, seen = int(sys.argv[1]), []
             while not seen and time.monotonic() < deadline:
                 try:
-                    seen = [s for s in n.nvmlDeviceGetProcessUtilization(handles[0], 0) if s.pid == pid and s.smUtil > 90]
+                    samples = n.nvmlDeviceGetProcessUtilization(handles[0], 0)
+                    seen = [s for s in samples if s.pid == pid and s.smUtil > 90]
                 except n.NVMLError_NotFound:
                     pass
                 time.sleep(0.02)
@@ -202,7 +203,8 @@ def test_links_and_migs() -> None:
             big,
             """
             assert len(handles) == 8
-            assert n.nvmlDeviceGetP2PStatus(handles[0], handles[7], n.NVML_P2P_CAPS_INDEX_NVLINK) == n.NVML_P2P_STATUS_OK
+            peer = n.nvmlDeviceGetP2PStatus(handles[0], handles[7], n.NVML_P2P_CAPS_INDEX_NVLINK)
+            assert peer == n.NVML_P2P_STATUS_OK
             levels = [n.nvmlDeviceGetTopologyCommonAncestor(handles[0], h) for h in handles[1:]]
             assert levels == [n.NVML_TOPOLOGY_NODE] * 3 + [n.NVML_TOPOLOGY_SYSTEM] * 4
             assert n.nvmlDeviceGetNvLinkState(handles[0], 17) == n.NVML_FEATURE_ENABLED

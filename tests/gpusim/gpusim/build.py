@@ -97,6 +97,8 @@ LIBRARIES: Final = (
         lists=("nvml_api.def", "nvml_stubs.def"),
     ),
 )
+NODE_LIBRARY: Final = Library(soname="libgpusim-node.so", sources=("client.c", "node.c"), lists=())
+NODE_SYMBOLS: Final = ("gpusim_lock", "gpusim_unlock", "gpusim_wake")
 
 
 def functions(name: str) -> list[Function]:
@@ -117,6 +119,8 @@ def base_name(symbol: str) -> str:
 
 def symbols(library: Library) -> list[str]:
     """Every symbol a library exports."""
+    if not library.lists:
+        return list(NODE_SYMBOLS)
     text = "\n".join((SOURCE / name).read_text() for name in library.lists)
     return [m[2] for m in _ROW.finditer(text)] + _STUB.findall(text)
 
@@ -164,7 +168,7 @@ def build(*, out: Path = DEFAULT_OUT, cc: str = DEFAULT_CC) -> Path:
         if stamp.exists() and stamp.read_text() == wanted:
             return out
         stamp.unlink(missing_ok=True)
-        for library in LIBRARIES:
+        for library in (*LIBRARIES, NODE_LIBRARY):
             _compile(library, out=out, cc=cc)
         stamp.write_text(wanted)
     return out
@@ -174,9 +178,9 @@ def _compile(library: Library, *, out: Path, cc: str) -> None:
     with tempfile.TemporaryDirectory(dir=out) as scratch:
         folder = Path(scratch)
         (folder / "exports.map").write_text(version_script(symbols(library)))
-        (folder / "per_thread.c").write_text(per_thread_source(functions(library.lists[0])))
         sources = [str(SOURCE / name) for name in library.sources]
         if library.soname.startswith("libcuda"):
+            (folder / "per_thread.c").write_text(per_thread_source(functions(library.lists[0])))
             sources.append(str(folder / "per_thread.c"))
         target = folder / library.soname
         _run(
@@ -192,6 +196,8 @@ def _compile(library: Library, *, out: Path, cc: str) -> None:
             ]
         )
         target.replace(out / library.soname)
+    if library.link == library.soname:
+        return
     link = out / library.link
     link.unlink(missing_ok=True)
     link.symlink_to(library.soname)

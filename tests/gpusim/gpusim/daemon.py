@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gpusim import faults
+from gpusim import build, faults
 from gpusim.state import (
     CARDS_DIR,
     HISTORY_FILE,
@@ -25,6 +25,7 @@ from gpusim.state import (
     SAMPLES,
     SOCKET_FILE,
     STATE_FILE,
+    Keeper,
     State,
     text,
     total,
@@ -74,6 +75,7 @@ class Daemon:
         self._generation = 0
         self._lock = self._own_directory()
         self.state = create_state(directory, node)
+        self._keeper = Keeper(self.state, build.build() / build.NODE_LIBRARY.soname)
         self._history = (directory / HISTORY_FILE).open("a", buffering=1)
 
     def _own_directory(self) -> int:
@@ -133,24 +135,23 @@ class Daemon:
             writer.write(b"NO\n")
             return
         client = self._admit(slot, _peer_pid(writer))
-        gone = asyncio.Event()
-        if client.pidfd >= 0:
-            asyncio.get_running_loop().add_reader(client.pidfd, gone.set)
         try:
             writer.write(f"OK {client.slot} {self.state.root.slots[client.slot].generation}\n".encode())
-            await self._until_dead(reader, gone)
+            await self._until_dead(client, reader)
         finally:
             self._forget(client)
 
-    async def _until_dead(self, reader: asyncio.StreamReader, gone: asyncio.Event) -> None:
-        """The connection closed, or the process ended while a child still holds the connection open."""
-        waits = [asyncio.create_task(reader.read()), asyncio.create_task(gone.wait())]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in waits:
-                task.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+    async def _until_dead(self, client: _Client, reader: asyncio.StreamReader) -> None:
+        """The end of the process itself: a child may hold its connection open, or it may have closed that.
+
+        Where the kernel cannot tell of a process's end, the end of the connection stands for it.
+        """
+        if client.pidfd < 0:
+            await reader.read()
+            return
+        gone = asyncio.Event()
+        asyncio.get_running_loop().add_reader(client.pidfd, gone.set)
+        await gone.wait()
 
     def _free_slot(self) -> int | None:
         root = self.state.root
@@ -182,6 +183,9 @@ class Daemon:
             asyncio.get_running_loop().remove_reader(client.pidfd)
             os.close(client.pidfd)
             client.pidfd = -1
+        for i, _ in self.state.cards:
+            with self._keeper.locked(i, dead_slot=client.slot):
+                pass  # whatever lock it died with is free again, though its memory may stay
         if self.node.release_delay_ms:
             delay = self.node.release_delay_ms / 1000
             asyncio.get_running_loop().call_later(delay, self._release, client)
@@ -192,11 +196,10 @@ class Daemon:
         slot = self.state.root.slots[client.slot]
         self._remember(slot)
         for i, card in self.state.cards:
-            self.state.lock(i)
-            usage = slot.card[i]
-            card.used -= total(usage)
-            _clear(usage)
-            self.state.unlock(i)
+            with self._keeper.locked(i, dead_slot=client.slot):
+                usage = slot.card[i]
+                card.used -= total(usage)
+                _clear(usage)
         slot.live = 0
 
     def _remember(self, slot: Any) -> None:
@@ -216,6 +219,7 @@ class Daemon:
         try:
             if request.get("op") == "fault":
                 faults.apply(self.state, self.directory, faults.Fault.model_validate(request.get("fault")))
+                self._keeper.wake()
                 return {"ok": True}
             return {"ok": False, "error": f'unknown op {request.get("op")!r}; write "fault" or "attach"'}
         except (faults.FaultError, ValueError) as error:
@@ -261,7 +265,6 @@ def create_state(directory: Path, node: Node) -> State:
     root.node = node.name.encode()[:63]
     for card in node.cards:
         _fill_card(root.cards[card.index], card)
-    state.init_locks()
     _card_files(directory, node)
     root.magic = MAGIC
     return state

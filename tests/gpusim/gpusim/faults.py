@@ -66,7 +66,6 @@ def apply(state: State, directory: Path, fault: Fault) -> None:
             card.lost = 0
             card.ecc_uncorrected = card.ecc_corrected = 0
             node_file.write_text(f"{card.minor}\n")
-    state.raise_event()
 
 
 def _raise_xid(card: Any, number: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import mmap
 import re
 from pathlib import Path
@@ -19,18 +19,11 @@ SOCKET_FILE: Final = "ctl.sock"
 CARDS_DIR: Final = "cards"
 HISTORY_FILE: Final = "history.jsonl"
 
-_LIBC: Final = """
-int pthread_mutexattr_init(void *);
-int pthread_mutexattr_setpshared(void *, int);
-int pthread_mutexattr_setrobust(void *, int);
-int pthread_mutex_init(void *, void *);
-int pthread_mutex_lock(void *);
-int pthread_mutex_unlock(void *);
-int pthread_mutex_consistent(void *);
-long syscall(long, ...);
+_NODE_LIBRARY: Final = """
+void gpusim_lock(struct gpusim_state *, uint32_t card, uint32_t dead_slot);
+void gpusim_unlock(struct gpusim_state *, uint32_t card);
+void gpusim_wake(struct gpusim_state *);
 """
-_SYS_FUTEX: Final = 202
-_FUTEX_WAKE: Final = 1
 
 
 def _declarations() -> str:
@@ -40,8 +33,7 @@ def _declarations() -> str:
 
 _ffi = cffi.FFI()
 _ffi.cdef(_declarations())
-_ffi.cdef(_LIBC)
-_libc: Any = _ffi.dlopen(None)
+_ffi.cdef(_NODE_LIBRARY)
 _constants: Any = _ffi.dlopen(None)
 MAGIC: Final[int] = _constants.GPUSIM_MAGIC
 LAYOUT: Final[int] = _constants.GPUSIM_LAYOUT
@@ -85,31 +77,26 @@ class State:
         """Bytes in use on a card: the sum over the live slots."""
         return sum(total(slot.card[card]) for _, slot in self.live_slots)
 
-    def init_locks(self) -> None:
-        """Make every card's lock; once, before the magic is written."""
-        attributes = _ffi.new("char[64]")
-        _libc.pthread_mutexattr_init(attributes)
-        _libc.pthread_mutexattr_setpshared(attributes, 1)
-        _libc.pthread_mutexattr_setrobust(attributes, 1)
-        for _, card in self.cards:
-            _libc.pthread_mutex_init(card.lock, attributes)
 
-    def lock(self, card: int) -> None:
-        """Take a card's lock; counts up the card again when its last owner died with it."""
-        struct = self.root.cards[card]
-        if _libc.pthread_mutex_lock(struct.lock) == errno.EOWNERDEAD:
-            _libc.pthread_mutex_consistent(struct.lock)
-            struct.used = self.card_used(card)
+class Keeper:
+    """What only the daemon does to a state, through the compiled helper."""
 
-    def unlock(self, card: int) -> None:
-        """Give a card's lock back."""
-        _libc.pthread_mutex_unlock(self.root.cards[card].lock)
+    def __init__(self, state: State, library: Path) -> None:
+        self._state = state
+        self._library: Any = _ffi.dlopen(str(library))
 
-    def raise_event(self) -> None:
+    @contextlib.contextmanager
+    def locked(self, card: int, *, dead_slot: int) -> Iterator[None]:
+        """Hold a card's lock, also when the process of `dead_slot` died with it."""
+        self._library.gpusim_lock(self._state.root, card, dead_slot)
+        try:
+            yield
+        finally:
+            self._library.gpusim_unlock(self._state.root, card)
+
+    def wake(self) -> None:
         """Wake everybody who waits in nvmlEventSetWait."""
-        self.root.events = (self.root.events + 1) & 0xFFFFFFFF
-        address = _ffi.addressof(self.root, "events")
-        _libc.syscall(_SYS_FUTEX, address, _ffi.cast("int", _FUTEX_WAKE), _ffi.cast("int", 0x7FFFFFFF))
+        self._library.gpusim_wake(self._state.root)
 
 
 def total(usage: Any) -> int:

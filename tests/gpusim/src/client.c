@@ -3,12 +3,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -17,7 +19,8 @@
 #define ATTACH_REQUEST "{\"op\": \"attach\", \"layout\": 1}\n"
 
 _Static_assert(GPUSIM_LAYOUT == 1, "ATTACH_REQUEST names the layout");
-_Static_assert(sizeof(pthread_mutex_t) <= sizeof(((struct gpusim_card *)0)->lock), "the lock does not fit");
+
+static uint32_t lock_owner;
 
 uint64_t gs_now_ns(void)
 {
@@ -121,8 +124,10 @@ int gs_attach(uint32_t *slot, uint32_t *generation)
     if (fd < 0)
         return -1;
     if (send_all(fd, ATTACH_REQUEST, sizeof ATTACH_REQUEST - 1) && receive_line(fd, line, sizeof line) &&
-        sscanf(line, "OK %u %u", slot, generation) == 2 && *slot < GPUSIM_MAX_SLOTS)
+        sscanf(line, "OK %u %u", slot, generation) == 2 && *slot < GPUSIM_MAX_SLOTS) {
+        lock_owner = *slot + 1;
         return fd;
+    }
     close(fd);
     return -1;
 }
@@ -155,18 +160,55 @@ uint64_t gs_card_used(const struct gpusim_state *state, uint32_t card)
     return sum;
 }
 
+static void lock_wait(uint32_t *lock)
+{
+    uint32_t seen = __atomic_load_n(lock, __ATOMIC_RELAXED);
+    if (!seen)
+        return;
+    uint32_t marked = seen | GPUSIM_LOCK_WAITERS;
+    if (seen == marked || __atomic_compare_exchange_n(lock, &seen, marked, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        syscall(SYS_futex, lock, FUTEX_WAIT, marked, NULL, NULL, 0);
+}
+
+static void lock_take(uint32_t *lock, uint32_t owner)
+{
+    uint32_t free_lock = 0;
+    while (!__atomic_compare_exchange_n(lock, &free_lock, owner, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+        lock_wait(lock);
+        owner |= GPUSIM_LOCK_WAITERS; /* others may still be waiting */
+        free_lock = 0;
+    }
+}
+
 void gs_lock_card(struct gpusim_state *state, uint32_t card)
 {
-    pthread_mutex_t *lock = (pthread_mutex_t *)state->cards[card].lock;
-    if (pthread_mutex_lock(lock) != EOWNERDEAD)
-        return;
-    pthread_mutex_consistent(lock);
-    state->cards[card].used = gs_card_used(state, card);
+    lock_take(&state->cards[card].lock, lock_owner);
 }
 
 void gs_unlock_card(struct gpusim_state *state, uint32_t card)
 {
-    pthread_mutex_unlock((pthread_mutex_t *)state->cards[card].lock);
+    uint32_t *lock = &state->cards[card].lock;
+    if (__atomic_exchange_n(lock, 0, __ATOMIC_RELEASE) & GPUSIM_LOCK_WAITERS)
+        syscall(SYS_futex, lock, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+void gs_daemon_lock(struct gpusim_state *state, uint32_t card, uint32_t dead_slot)
+{
+    uint32_t *lock = &state->cards[card].lock;
+    uint32_t seen = __atomic_load_n(lock, __ATOMIC_ACQUIRE);
+    while ((seen & ~GPUSIM_LOCK_WAITERS) == dead_slot + 1)
+        if (__atomic_compare_exchange_n(lock, &seen, GPUSIM_LOCK_DAEMON | GPUSIM_LOCK_WAITERS, false, __ATOMIC_ACQUIRE,
+                                        __ATOMIC_ACQUIRE)) {
+            state->cards[card].used = gs_card_used(state, card);
+            return;
+        }
+    lock_take(lock, GPUSIM_LOCK_DAEMON);
+}
+
+void gs_daemon_wake(struct gpusim_state *state)
+{
+    __atomic_add_fetch(&state->events, 1, __ATOMIC_RELEASE);
+    syscall(SYS_futex, &state->events, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
 
 uint64_t gs_busy_ns(const struct gpusim_usage *usage, uint64_t now)

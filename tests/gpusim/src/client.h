@@ -28,6 +28,12 @@ uint32_t gs_visible_cards(const struct gpusim_state *state, uint32_t cards[GPUSI
 void gs_lock_card(struct gpusim_state *state, uint32_t card);
 void gs_unlock_card(struct gpusim_state *state, uint32_t card);
 
+/* For the daemon: takes a card's lock, from the hands of a dead process if need be. */
+void gs_daemon_lock(struct gpusim_state *state, uint32_t card, uint32_t dead_slot);
+
+/* For the daemon: lets everybody who waits for an event look again. */
+void gs_daemon_wake(struct gpusim_state *state);
+
 /* Sum over the live slots. */
 uint64_t gs_card_used(const struct gpusim_state *state, uint32_t card);
 

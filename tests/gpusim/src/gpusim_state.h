@@ -2,8 +2,9 @@
  *
  * The Python side parses this file with cffi: keep to plain structs, fixed-width types and numeric #define lines.
  *
- * Truth is in the process slots. A card's `used` is a cache of the sum over live slots, kept under the card's robust
- * lock; whoever takes the lock after its owner died adds the slots up again.
+ * Truth is in the process slots. A card's `used` is a cache of the sum over live slots, kept under the card's lock.
+ * The lock names its owner by slot, because thread ids repeat between the pid namespaces of containers; when a process
+ * dies with a lock in hand, the daemon takes the lock over and adds the slots up again.
  */
 #ifndef GPUSIM_STATE_H
 #define GPUSIM_STATE_H
@@ -17,6 +18,8 @@
 #define GPUSIM_SAMPLES 1024
 #define GPUSIM_XIDS 64
 #define GPUSIM_UUID_LEN 48
+#define GPUSIM_LOCK_WAITERS 0x80000000
+#define GPUSIM_LOCK_DAEMON 0x7fffffff
 
 /* What one process holds on one card. Bytes change only under the card's lock. */
 struct gpusim_usage {
@@ -51,7 +54,8 @@ struct gpusim_sample {
 };
 
 struct gpusim_card {
-    uint64_t lock[8]; /* a robust, process-shared pthread_mutex_t */
+    uint32_t lock; /* 0, or the owner: its slot + 1, or GPUSIM_LOCK_DAEMON; and GPUSIM_LOCK_WAITERS */
+    uint32_t lock_reserved[15];
     char uuid[GPUSIM_UUID_LEN];
     char name[96];
     char serial[32];
