@@ -76,16 +76,25 @@ class Keeper:
         self._forget_specs()
         await self._forget_tickets()
         if self.slices.is_synced:
-            known = {found.metadata.uid for found in self.slices.values()}
-            known |= {t.attachment.slice_uid for t in self.store.tickets.values() if t.attachment}
-            self._let_go &= known
-            self.starter.keep_locks(known)
-            for isolation in self.isolations.values():
-                for uid in await asyncio.to_thread(isolation.present) - known:
-                    logger.info("removing what is left of slice %s", uid)
-                    await asyncio.to_thread(isolation.remove, uid)
+            await self._forget_slices()
         held = {t.attachment.slice_name for t in self.store.tickets.values() if t.attachment}
         return sorted(held | {found.metadata.name for found in self.slices.values()})
+
+    async def _forget_slices(self) -> None:
+        """What is on the node is looked at first: a slice that starts meanwhile is known by then."""
+        for isolation in self.isolations.values():
+            for uid in await asyncio.to_thread(isolation.present):
+                async with self.starter.lock(uid):
+                    if uid not in self._known():
+                        logger.info("removing what is left of slice %s", uid)
+                        await asyncio.to_thread(isolation.remove, uid)
+        known = self._known()
+        self._let_go &= known
+        self.starter.keep_locks(known)
+
+    def _known(self) -> set[str]:
+        attached = {t.attachment.slice_uid for t in self.store.tickets.values() if t.attachment}
+        return attached | {found.metadata.uid for found in self.slices.values()}
 
     def _uids(self, name: str) -> list[str]:
         """The UID of today's slice of that name, and those that are still attached here."""

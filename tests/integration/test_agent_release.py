@@ -257,3 +257,13 @@ async def test_killed_between_two_steps_it_converges(bench: Bench, point: str) -
     assert not bench.specs()
     assert not bench.slice_folders()
     assert [ticket for ticket in bench.tickets().values() if ticket.attachment] == []
+
+
+async def test_folders_of_slices_nobody_knows_are_swept(bench: Bench) -> None:
+    for name in ("gone-1", "gone-2"):
+        folder = bench.state / "slices" / name
+        folder.mkdir(parents=True)
+        (folder / "limits").write_bytes(b"old")
+    await bench.start_agent()
+    await bench.ready()
+    await bench.until("the folders are gone", lambda: not bench.slice_folders())
