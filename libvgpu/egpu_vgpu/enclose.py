@@ -1,7 +1,7 @@
 """Run a program with a slice, as a container would have it: a private mount namespace, then exec in place.
 
-The program finds `/etc/elasticgpu/limits`, `/etc/elasticgpu/usage` and `/etc/ld.so.preload`; nothing outside the namespace
-changes. Without root a user namespace is made first, where the system allows it.
+The program finds `/etc/elasticgpu/limits`, `/etc/elasticgpu/usage` and `/etc/ld.so.preload`; nothing outside the
+namespace changes. Without root a user namespace is made first, where the system allows it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         enclose(limits=options.limits, usage=options.usage, library=options.library or library_path())
-        os.execvp(options.program[0], options.program)
+        os.execvp(options.program[0], options.program)  # noqa: S606 - to exec is what this is for
     except (EncloseError, OSError) as error:
         sys.stderr.write(f"{options.program[0]}: {error}\n")
     return 127

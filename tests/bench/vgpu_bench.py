@@ -20,8 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / folder) for folder in ("libvgpu", "tests/support", "tests/gpusim")]
 
-from egpu_vgpu.limits import UNLIMITED
-from vgpu_testing import GRANULE, SOURCES, Slice, compiled, simulated, slice_of
+from egpu_vgpu.limits import UNLIMITED  # noqa: E402 - the path comes first
+from vgpu_testing import GRANULE, SOURCES, Slice, compiled, simulated, slice_of  # noqa: E402
 
 LIVE = (0, 1_000, 10_000, 100_000)
 THREADS = (1, 8)
@@ -49,9 +49,13 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=7, help="turns")
     parser.add_argument("--json", type=Path, help="where to write the figures")
     options = parser.parse_args()
-    with simulated(cards=[{"model": "NVIDIA-H100-80GB", "module_bytes": 0}]) as node:
-        with slice_of(70 << 30, node=node) as limited, slice_of(UNLIMITED, node=node) as free:
-            figures = [*_allocations(limited, options), *_launches(limited, free, options)]
+    card = {"model": "NVIDIA-H100-80GB", "module_bytes": 0}
+    with (
+        simulated(cards=[card]) as node,
+        slice_of(70 << 30, node=node) as limited,
+        slice_of(UNLIMITED, node=node) as free,
+    ):
+        figures = [*_allocations(limited, options), *_launches(limited, free, options)]
     for figure in figures:
         peer = f"  peer {figure.peer - figure.without:+8.1f}" if figure.peer is not None else ""
         sys.stdout.write(
@@ -67,7 +71,8 @@ def main() -> int:
 def _allocations(piece: Slice, options: argparse.Namespace) -> list[Figure]:
     program = compiled("bench", f"-L{piece.node.lib_dir}", "-lcuda")
     figures = [
-        _compare(f"alloc+free of 1 KiB, {live} live", [str(program), str(live), "1024"], piece, options) for live in LIVE
+        _compare(f"alloc+free of 1 KiB, {live} live", [str(program), str(live), "1024"], piece, options)
+        for live in LIVE
     ]
     return [*figures, _compare("alloc+free of 2 MiB, 1000 live", [str(program), "1000", str(GRANULE)], piece, options)]
 

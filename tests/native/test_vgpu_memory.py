@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+
 from egpu_vgpu.limits import UNLIMITED
 from vgpu_testing import CONTEXT, GRANULE, MIB, simulated, slice_of
 
@@ -160,9 +161,11 @@ def test_the_card_looks_like_the_slice(piece: Slice) -> None:
     out = piece.python(
         f"{START}import pynvml\nheld = d.alloc({3 * GRANULE})\npynvml.nvmlInit()\n"
         "card = pynvml.nvmlDeviceGetHandleByIndex(0)\n"
-        "v1, v2 = pynvml.nvmlDeviceGetMemoryInfo(card), pynvml.nvmlDeviceGetMemoryInfo(card, version=pynvml.nvmlMemory_v2)\n"
+        "v1 = pynvml.nvmlDeviceGetMemoryInfo(card)\n"
+        "v2 = pynvml.nvmlDeviceGetMemoryInfo(card, version=pynvml.nvmlMemory_v2)\n"
         "rows = pynvml.nvmlDeviceGetComputeRunningProcesses(card)\n"
-        "import os\nprint(json.dumps([d.total(), d.info(), [v1.total, v1.free, v1.used], [v2.total, v2.free, v2.used],\n"
+        "import os\n"
+        "print(json.dumps([d.total(), d.info(), [v1.total, v1.free, v1.used], [v2.total, v2.free, v2.used],\n"
         "    [[r.pid == os.getpid(), r.usedGpuMemory] for r in rows]]))"
     )
     used = CONTEXT + 3 * GRANULE

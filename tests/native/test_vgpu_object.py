@@ -6,6 +6,7 @@ import re
 import subprocess
 
 import pytest
+
 from egpu_vgpu import library_path
 from vgpu_testing import ROOT
 

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+
 from egpu_vgpu import limits, usage
 from egpu_vgpu._native import ffi, lib
 from vgpu_testing import CONTEXT, GRANULE, SLICE_UID, compiled, simulated, slice_of
@@ -136,7 +137,8 @@ def test_an_empty_environment_changes_nothing(piece: Slice) -> None:
 def test_the_library_leaves_no_trace_in_a_program_that_uses_no_card(piece: Slice) -> None:
     code = (
         "import os, signal, sys\nbefore = os.umask(0o27)\nos.umask(before)\n"
-        "print(before, sorted(os.listdir('/proc/self/fd'))[:4], signal.getsignal(signal.SIGUSR1), 'LD_PRELOAD' in os.environ,\n"
+        "print(before, sorted(os.listdir('/proc/self/fd'))[:4], signal.getsignal(signal.SIGUSR1),\n"
+        "      'LD_PRELOAD' in os.environ,\n"
         "      len(os.listdir('/proc/self/task')))"
     )
     alone = piece.node.run(code)
@@ -187,9 +189,7 @@ def test_write_creates_updates_in_place_and_repeats_nothing(tmp_path: Path) -> N
         (limits.LimitsPage(slice_uid="x", cards=_page(1).cards * 2), "named twice"),
     ],
 )
-def test_a_page_that_cannot_be_right_is_not_written(
-    tmp_path: Path, page: limits.LimitsPage, complaint: str
-) -> None:
+def test_a_page_that_cannot_be_right_is_not_written(tmp_path: Path, page: limits.LimitsPage, complaint: str) -> None:
     with pytest.raises(limits.LimitsError, match=complaint):
         limits.write(tmp_path / "limits", page)
     assert not (tmp_path / "limits").exists()

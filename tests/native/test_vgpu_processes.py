@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+
 from egpu_vgpu import usage
 from gpusim.state import STATE_FILE, State
 from gpusim.testing import wait_for
@@ -100,7 +101,7 @@ def test_racing_processes_never_pass_the_limit(node: GpusimNode, churn: Path, co
 @pytest.mark.parametrize("seed", range(3))
 def test_killed_at_random_nothing_is_lost_and_nothing_is_passed(node: GpusimNode, churn: Path, seed: int) -> None:
     limit = 6 * CONTEXT + 24 * GRANULE
-    chance = random.Random(seed)
+    chance = random.Random(seed)  # noqa: S311 - moments to kill at
     with slice_of(limit, node=node) as piece:
         watch = Watch(node)
         with workers(piece, churn, 6, 0) as alive:
@@ -115,7 +116,9 @@ def test_killed_at_random_nothing_is_lost_and_nothing_is_passed(node: GpusimNode
 
 def test_a_killed_process_frees_its_memory_within_a_second(node: GpusimNode) -> None:
     with slice_of(2 * CONTEXT + 8 * GRANULE, node=node) as piece:
-        holder = piece.start(sys.executable, "-c", f"{START}d.fill({GRANULE})\nprint('full', flush=True)\ntime.sleep(60)")
+        holder = piece.start(
+            sys.executable, "-c", f"{START}d.fill({GRANULE})\nprint('full', flush=True)\ntime.sleep(60)"
+        )
         assert holder.stdout is not None
         holder.stdout.readline()
         wanting = piece.start(
@@ -182,7 +185,8 @@ def test_a_child_does_not_keep_its_dead_parent_alive(node: GpusimNode, way: str)
 def test_exec_gives_back_what_the_program_before_held(node: GpusimNode) -> None:
     with slice_of(CONTEXT + 8 * GRANULE, node=node) as piece:
         again = f"{START}print(len(d.fill({GRANULE})))"
-        code = f"{START}print(len(d.fill({GRANULE})), flush=True)\nos.execv(sys.executable, [sys.executable, '-c', {again!r}])"
+        become = f"os.execv(sys.executable, [sys.executable, '-c', {again!r}])"
+        code = f"{START}print(len(d.fill({GRANULE})), flush=True)\n{become}"
         assert piece.python(code).split() == ["8", "8"]
 
 
@@ -198,7 +202,9 @@ def test_closing_every_descriptor_changes_nothing(node: GpusimNode) -> None:
 
 def test_a_full_region_refuses_and_a_dead_slot_is_taken_over(node: GpusimNode) -> None:
     with slice_of(64 * CONTEXT // 16, node=node, slots=2) as piece:
-        holders = [piece.start(sys.executable, "-c", f"{START}print('in', flush=True)\nsys.stdin.read()") for _ in range(2)]
+        holders = [
+            piece.start(sys.executable, "-c", f"{START}print('in', flush=True)\nsys.stdin.read()") for _ in range(2)
+        ]
         for holder in holders:
             assert holder.stdout is not None
             assert holder.stdout.readline() == "in\n"

@@ -6,6 +6,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+
 from vgpu_testing import CONTEXT, GRANULE, compiled, simulated, slice_of
 
 if TYPE_CHECKING:
@@ -45,9 +46,7 @@ def linked(node: GpusimNode) -> Path:
 
 @pytest.mark.parametrize("binding", ["lazy", "now"])
 @pytest.mark.parametrize("way", [*LOADED, "link"])
-def test_every_way_is_held_to_the_limit(
-    piece: Slice, loaded: Path, linked: Path, way: str, binding: str
-) -> None:
+def test_every_way_is_held_to_the_limit(piece: Slice, loaded: Path, linked: Path, way: str, binding: str) -> None:
     program = linked if way == "link" else loaded
     env = {"LD_BIND_NOW": "1"} if binding == "now" else {}
     assert piece.run(str(program), way, str(4 * GRANULE), env=env) == "0\n"
