@@ -9,9 +9,9 @@ from pathlib import Path
 
 import grpc.aio
 import pytest
-from egpu_agent_testing import CARD, OTHER_CARD, Bench, condition, pod_uid
 
 from egpu import names
+from egpu_agent_testing import CARD, OTHER_CARD, Bench, condition, pod_uid
 from localcluster import LocalCluster
 
 pytestmark = pytest.mark.integration

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from egpu_agent_testing import Bench, condition, pod_uid
 
 from egpu import names, quantity, resources
+from egpu_agent_testing import Bench, condition, pod_uid
 from gpusim import config
 from gpusim.install import install
 from gpusim.testing import GpusimNode, running

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import grpc.aio
 import pytest
-from egpu_agent_testing import CARD, Bench, card, condition, pod_uid
 
 from egpu import names, resources
 from egpu_agent.crash import POINTS
+from egpu_agent_testing import CARD, Bench, card, condition, pod_uid
 from localcluster import LocalCluster
 
 pytestmark = pytest.mark.integration
