@@ -86,7 +86,8 @@ def kube_proxy(spec: ClusterSpec) -> Document:
         "detectLocalMode": "ClusterCIDR",
         # Zero leaves the machine-wide conntrack settings alone.
         "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
-        "nftables": {"syncPeriod": "30s", "minSyncPeriod": "100ms"},
+        # Else replies of a pod on the same bridge need the kernel module br_netfilter, loaded for the whole machine.
+        "nftables": {"syncPeriod": "30s", "minSyncPeriod": "100ms", "masqueradeAll": True},
         "healthzBindAddress": "127.0.0.1:10256",
         "metricsBindAddress": "127.0.0.1:10249",
     }

@@ -7,6 +7,7 @@ KUBERNETES_VERSION = "1.36.3"
 CONTAINERD_SERIES = "2.3"
 
 BRIDGE = "cni0"
+BRIDGE_MAC = "02:00:0a:58:00:01"
 POD_NET = "10.88.0.0/16"
 """Nodes have 10.88.0.1, 10.88.0.2 and so on; pods of the first node 10.88.1.x, of the second 10.88.2.x and so on."""
 SERVICE_NET = "10.96.0.0/24"

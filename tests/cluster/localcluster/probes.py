@@ -28,7 +28,7 @@ def answers(address: str, *, authority: Path) -> bool:
 def _https(address: str, authority: Path) -> bool:
     context = ssl.create_default_context(cafile=str(authority))
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
-    with opener.open(address, timeout=2) as reply:
+    with opener.open(address, timeout=10) as reply:
         status: int = reply.status
     return status == 200
 

@@ -71,7 +71,8 @@ def _network(spec: ClusterSpec) -> None:
     bridge = constants.BRIDGE
     commands = [
         "link set lo up",
-        f"link add {bridge} type bridge",
+        # With an address of its own; else it takes over a pod's, and pods lose it when that pod goes.
+        f"link add {bridge} address {constants.BRIDGE_MAC} type bridge",
         f"address add {constants.CONTROL_PLANE_IP}/16 dev {bridge}",
         *(f"address add {node.ip}/32 dev {bridge}" for node in spec.nodes[1:]),
         f"link set {bridge} up",
