@@ -75,25 +75,12 @@ class Library:
 LIBRARIES: Final = (
     Library(
         soname="libcuda.so.1",
-        sources=(
-            "client.c",
-            "arena.c",
-            "cuda_init.c",
-            "cuda_ctx.c",
-            "cuda_mem.c",
-            "cuda_pool.c",
-            "cuda_copy.c",
-            "cuda_vmm.c",
-            "cuda_stream.c",
-            "cuda_module.c",
-            "cuda_graph.c",
-            "cuda_proc.c",
-        ),
+        sources=("client.c", "arena.c", *sorted(path.name for path in SOURCE.glob("cuda_*.c"))),
         lists=("cuda_api.def", "cuda_stubs.def"),
     ),
     Library(
         soname="libnvidia-ml.so.1",
-        sources=("client.c", "nvml.c"),
+        sources=("client.c", *sorted(path.name for path in SOURCE.glob("nvml*.c"))),
         lists=("nvml_api.def", "nvml_stubs.def"),
     ),
 )

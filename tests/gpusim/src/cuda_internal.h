@@ -46,6 +46,11 @@
             return (error);       \
     } while (0)
 
+#define STREAM(handle) \
+    CUstream stream;   \
+    TRY(gs_stream(handle, &stream))
+#define MAX_THREADS 1024 /* of a block */
+
 enum charge_kind { CHARGE_CONTEXT, CHARGE_MODULE, CHARGE_DATA };
 enum memory_kind { MEMORY_DEVICE, MEMORY_MANAGED, MEMORY_MAPPED, MEMORY_HOST, MEMORY_IPC };
 
@@ -202,11 +207,16 @@ uint64_t gs_push(CUstream stream, uint64_t duration_ns, bool device_work);
 void gs_sleep_until(uint64_t when);
 void gs_stream_wait(CUstream stream);
 void gs_context_wait(CUcontext ctx);
+void gs_raise_to(uint64_t *word, uint64_t value);
+void gs_callbacks_done(CUstream stream);
 CUresult gs_not_capturing(CUstream stream);
 void gs_callback(CUstream stream, uint64_t when, CUhostFn fn, CUstreamCallback callback, void *user);
 
 /* kernels */
+CUresult gs_module_check(CUmodule m);
 CUresult gs_function_check(CUfunction f);
+void gs_kernel_describe(CUfunction f);
+char *gs_read_file(const char *path);
 uint64_t gs_kernel_ns(CUfunction f, int device, uint64_t blocks, uint64_t threads);
 void gs_kernel_run(CUfunction f, const unsigned grid[3], const unsigned block[3], void **params);
 void gs_modules_free(CUcontext ctx);

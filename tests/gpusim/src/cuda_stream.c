@@ -1,9 +1,8 @@
-/* Simulated time: streams as queues whose tail is the moment of completion; events; host functions. */
+/* Simulated time: streams as queues whose tail is the moment of completion. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <limits.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -12,13 +11,11 @@
 
 #define SPIN_NS 60000
 #define STREAM_NON_BLOCKING 1
-#define EVENT_DISABLE_TIMING 2
-#define EVENT_FLAGS 7
 #define PER_THREAD_CACHE 8
 
 __thread unsigned gs_per_thread_default;
 
-static void raise_to(uint64_t *word, uint64_t value)
+void gs_raise_to(uint64_t *word, uint64_t value)
 {
     uint64_t seen = __atomic_load_n(word, __ATOMIC_RELAXED);
     while (seen < value && !__atomic_compare_exchange_n(word, &seen, value, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
@@ -150,112 +147,12 @@ uint64_t gs_push(CUstream stream, uint64_t duration_ns, bool device_work)
     stream->ends[stream->pushed++ % LAUNCH_QUEUE] = end;
     __atomic_store_n(&stream->tail, end, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&stream->lock);
-    raise_to(&stream->ctx->max_tail, end);
+    gs_raise_to(&stream->ctx->max_tail, end);
     if (stream != stream->ctx->legacy && !(stream->flags & STREAM_NON_BLOCKING))
-        raise_to(&stream->ctx->blocking_tail, end);
+        gs_raise_to(&stream->ctx->blocking_tail, end);
     if (device_work)
         count_busy(stream->ctx->device, start, end);
     return end;
-}
-
-/* host functions: one thread, started by the first of them */
-
-struct callback {
-    uint64_t when;
-    CUstream stream;
-    CUhostFn fn;
-    CUstreamCallback callback;
-    void *user;
-    struct callback *next;
-};
-
-static pthread_mutex_t callback_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t callback_change;
-static struct callback *callbacks;
-static bool callback_thread;
-static uint64_t callbacks_pending;
-
-static void callback_wait(uint64_t until)
-{
-    struct timespec t = {.tv_sec = (time_t)(until / 1000000000u), .tv_nsec = (long)(until % 1000000000u)};
-    if (until == UINT64_MAX)
-        pthread_cond_wait(&callback_change, &callback_lock);
-    else
-        pthread_cond_timedwait(&callback_change, &callback_lock, &t);
-}
-
-static void *callback_loop(void *unused)
-{
-    (void)unused;
-    pthread_mutex_lock(&callback_lock);
-    for (;;) {
-        struct callback *c = callbacks;
-        if (!c || c->when > gs_now_ns()) {
-            callback_wait(c ? c->when : UINT64_MAX);
-            continue;
-        }
-        callbacks = c->next;
-        pthread_mutex_unlock(&callback_lock);
-        if (c->fn)
-            c->fn(c->user);
-        else
-            c->callback(c->stream, CUDA_SUCCESS, c->user);
-        pthread_mutex_lock(&callback_lock);
-        c->stream->callbacks--;
-        callbacks_pending--;
-        pthread_cond_broadcast(&callback_change);
-        free(c);
-    }
-    return NULL;
-}
-
-static bool callback_start(void)
-{
-    pthread_t thread;
-    pthread_condattr_t attributes;
-    sigset_t all, before;
-    if (callback_thread)
-        return true;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&callback_change, &attributes);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    callback_thread = pthread_create(&thread, NULL, callback_loop, NULL) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (callback_thread)
-        pthread_detach(thread);
-    return callback_thread;
-}
-
-void gs_callback(CUstream stream, uint64_t when, CUhostFn fn, CUstreamCallback callback, void *user)
-{
-    struct callback *c = malloc(sizeof *c);
-    if (!c)
-        return;
-    *c = (struct callback){.when = when, .stream = stream, .fn = fn, .callback = callback, .user = user};
-    pthread_mutex_lock(&callback_lock);
-    if (callback_start()) {
-        struct callback **at = &callbacks;
-        while (*at && (*at)->when <= when)
-            at = &(*at)->next;
-        c->next = *at;
-        *at = c;
-        stream->callbacks++;
-        callbacks_pending++;
-        pthread_cond_broadcast(&callback_change);
-    }
-    pthread_mutex_unlock(&callback_lock);
-}
-
-static void callbacks_done(CUstream stream)
-{
-    if (!__atomic_load_n(&callbacks_pending, __ATOMIC_ACQUIRE))
-        return;
-    pthread_mutex_lock(&callback_lock);
-    while (stream ? stream->callbacks : callbacks_pending)
-        pthread_cond_wait(&callback_change, &callback_lock);
-    pthread_mutex_unlock(&callback_lock);
 }
 
 void gs_stream_wait(CUstream stream)
@@ -266,7 +163,7 @@ void gs_stream_wait(CUstream stream)
         tail = other > tail ? other : tail;
     }
     gs_sleep_until(tail);
-    callbacks_done(stream);
+    gs_callbacks_done(stream);
     gs_pools_trim(stream->ctx->device, false);
 }
 
@@ -275,7 +172,7 @@ void gs_context_wait(CUcontext ctx)
     uint64_t tail = __atomic_load_n(&ctx->max_tail, __ATOMIC_ACQUIRE);
     if (tail)
         gs_sleep_until(tail);
-    callbacks_done(NULL);
+    gs_callbacks_done(NULL);
     gs_pools_trim(ctx->device, false);
 }
 
@@ -307,7 +204,7 @@ CUresult cuStreamDestroy_v2(CUstream hStream)
     CUstream stream;
     REQUIRE((uintptr_t)hStream > (uintptr_t)STREAM_PER_THREAD, CUDA_ERROR_INVALID_HANDLE);
     TRY(gs_stream(hStream, &stream));
-    callbacks_done(stream);
+    gs_callbacks_done(stream);
     CUcontext ctx = stream->ctx;
     pthread_mutex_lock(&ctx->lock);
     CUstream *at = &ctx->streams;
@@ -325,9 +222,6 @@ CUresult cuStreamDestroy(CUstream hStream)
     return cuStreamDestroy_v2(hStream);
 }
 
-#define STREAM(handle) \
-    CUstream stream;   \
-    TRY(gs_stream(handle, &stream))
 
 CUresult cuStreamGetPriority(CUstream hStream, int *priority)
 {
@@ -479,117 +373,4 @@ CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t va
     (void)value;
     (void)flags;
     return wait_value(stream, addr);
-}
-
-/* events */
-
-static CUresult event_check(CUevent event)
-{
-    TRY(gs_ready());
-    return event && event->magic == MAGIC_EVENT ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-}
-
-CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
-{
-    CUcontext ctx;
-    TRY(gs_current(&ctx));
-    REQUIRE(phEvent && Flags <= EVENT_FLAGS, CUDA_ERROR_INVALID_VALUE);
-    CUevent event = calloc(1, sizeof *event);
-    REQUIRE(event, CUDA_ERROR_OUT_OF_MEMORY);
-    event->magic = MAGIC_EVENT;
-    event->flags = Flags;
-    event->ctx = ctx;
-    *phEvent = event;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuEventDestroy_v2(CUevent hEvent)
-{
-    TRY(event_check(hEvent));
-    hEvent->magic = MAGIC_DEAD;
-    free(hEvent);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuEventDestroy(CUevent hEvent)
-{
-    return cuEventDestroy_v2(hEvent);
-}
-
-CUresult cuEventRecord(CUevent hEvent, CUstream hStream)
-{
-    STREAM(hStream);
-    TRY(event_check(hEvent));
-    REQUIRE(hEvent->ctx == stream->ctx, CUDA_ERROR_INVALID_HANDLE);
-    hEvent->capture = stream->capture;
-    if (stream->capture) {
-        hEvent->capture_node = stream->capture_last;
-        return CUDA_SUCCESS;
-    }
-    __atomic_store_n(&hEvent->stamp, gs_push(stream, 0, false), __ATOMIC_RELEASE);
-    hEvent->recorded = true;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags)
-{
-    REQUIRE(flags <= 1, CUDA_ERROR_INVALID_VALUE);
-    return cuEventRecord(hEvent, hStream);
-}
-
-CUresult cuEventQuery(CUevent hEvent)
-{
-    TRY(event_check(hEvent));
-    REQUIRE(!hEvent->capture, CUDA_ERROR_CAPTURED_EVENT);
-    return hEvent->recorded && hEvent->stamp > gs_now_ns() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
-}
-
-CUresult cuEventSynchronize(CUevent hEvent)
-{
-    TRY(event_check(hEvent));
-    REQUIRE(!hEvent->capture, CUDA_ERROR_CAPTURED_EVENT);
-    if (hEvent->recorded)
-        gs_sleep_until(hEvent->stamp);
-    gs_pools_trim(hEvent->ctx->device, false);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd)
-{
-    TRY(event_check(hStart));
-    TRY(event_check(hEnd));
-    REQUIRE(pMilliseconds, CUDA_ERROR_INVALID_VALUE);
-    REQUIRE(hStart->recorded && hEnd->recorded, CUDA_ERROR_INVALID_HANDLE);
-    REQUIRE(!((hStart->flags | hEnd->flags) & EVENT_DISABLE_TIMING), CUDA_ERROR_INVALID_HANDLE);
-    uint64_t now = gs_now_ns();
-    REQUIRE(hStart->stamp <= now && hEnd->stamp <= now, CUDA_ERROR_NOT_READY);
-    *pMilliseconds = (float)((double)((int64_t)(hEnd->stamp - hStart->stamp)) / 1e6);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUevent hEnd)
-{
-    return cuEventElapsedTime_v2(pMilliseconds, hStart, hEnd);
-}
-
-CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
-{
-    STREAM(hStream);
-    TRY(event_check(hEvent));
-    REQUIRE(Flags <= 1, CUDA_ERROR_INVALID_VALUE);
-    if (hEvent->capture) { /* the stream joins the capture of the event's stream */
-        REQUIRE(!stream->capture || stream->capture == hEvent->capture, CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
-        stream->capture = hEvent->capture;
-        if (!stream->capture_last || stream->capture_last != hEvent->capture_node)
-            stream->capture_last = hEvent->capture_node;
-        return CUDA_SUCCESS;
-    }
-    if (!hEvent->recorded)
-        return CUDA_SUCCESS;
-    pthread_mutex_lock(&stream->lock);
-    if (hEvent->stamp > stream->tail)
-        __atomic_store_n(&stream->tail, hEvent->stamp, __ATOMIC_RELAXED);
-    pthread_mutex_unlock(&stream->lock);
-    raise_to(&stream->ctx->max_tail, hEvent->stamp);
-    return CUDA_SUCCESS;
 }
