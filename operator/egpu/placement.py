@@ -136,7 +136,9 @@ def place(node: NodeView, asks: Sequence[Ask]) -> tuple[Shares, ...] | None:
         return ()
     if not node.ready:
         return None
-    order = sorted(range(len(asks)), key=lambda i: _hardness(node, asks[i]), reverse=True)
+    order = list(range(len(asks)))
+    if len(asks) > 1:
+        order.sort(key=lambda i: _hardness(node, asks[i]), reverse=True)
     found = _search(dict(enumerate(node.rooms)), [asks[i] for i in order], node.labels, _Budget(SEARCH_MOST))
     if found is None:
         return None
@@ -213,10 +215,11 @@ def card_matches(card: Card, selector: Selector) -> bool:
 
 
 def _match(value: str, wish: Match, *, fold: bool = False) -> bool:
-    if fold:
-        value = value.casefold()
-        wish = Match(any_of=tuple(map(str.casefold, wish.any_of)), none_of=tuple(map(str.casefold, wish.none_of)))
-    return (not wish.any_of or value in wish.any_of) and value not in wish.none_of
+    if not wish.any_of and not wish.none_of:
+        return True
+    same = str.casefold if fold else str
+    found = same(value)
+    return (not wish.any_of or found in map(same, wish.any_of)) and found not in map(same, wish.none_of)
 
 
 def labels_match(labels: Mapping[str, str], wishes: Iterable[LabelMatch]) -> bool:

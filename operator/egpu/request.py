@@ -44,7 +44,8 @@ class Request:
         core = self._core_of(card)
         if core is None:
             return None
-        return CardShare(uuid=card.uuid, core=core, memory=self._memory_of(card, core))
+        # Asked for every card of every node at each filter call; what is built here needs no checking.
+        return CardShare.model_construct(uuid=card.uuid, core=core, memory=self._memory_of(card, core))
 
     def _core_of(self, card: Card) -> int | None:
         if self.tflops is None:

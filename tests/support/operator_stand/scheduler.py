@@ -5,15 +5,11 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from egpu import names
 from localcluster import binaries
-
-if TYPE_CHECKING:
-    from egpu_operator.extender.handlers import Extender
 
 
 def configuration(*, kubeconfig: Path, port: int) -> dict[str, object]:
@@ -48,7 +44,7 @@ class Extenders:
     """Whichever extender serves at the moment; none answers 503, as a follower does."""
 
     def __init__(self) -> None:
-        self.now: Extender | None = None
+        self.now: object | None = None
         self.calls: list[str] = []
 
     async def answer(self, request: web.Request) -> web.Response:
