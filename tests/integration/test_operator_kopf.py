@@ -3,7 +3,6 @@
 import pytest
 
 from egpu.resources import CLAIMS
-from egpu.types import Claim
 from egpu_operator.watch import KopfWatch
 from egpu_operator.world import World
 from localcluster import LocalCluster
@@ -28,7 +27,7 @@ async def test_kopf_writes_nothing(control_plane: LocalCluster) -> None:
             written[name] = raw["metadata"]["resourceVersion"]
 
         async def delivered() -> bool:
-            held: list[Claim] = [c for c in world.claims.values() if c.metadata.namespace == stand.namespace]
+            held = [c for c in world.claims.values() if c.metadata.namespace == stand.namespace]
             return {c.metadata.name: c.metadata.resource_version for c in held} == written
 
         await until("every last write delivered", delivered)
