@@ -10,6 +10,8 @@
     └── Rejected         never: invalid, forbidden, refused by admission
 """
 
+from typing import Final
+
 
 class KubeError(Exception):
     """An answer of the API server other than success.
@@ -55,18 +57,23 @@ class Rejected(KubeError):
     """The same request will be refused again."""
 
 
+PATCH_MISFIT: Final = "the server rejected our request due to an error in our request"
+
+
 def classify(status: int, reason: str, message: str, *, after: float | None = None) -> KubeError:
     """The error class for an API answer.
 
-    429 and 5xx may pass; 409 is a lost race; 410 ends a watch. A failed JSON patch ``test`` is answered 422 ``Invalid``
-    by kube-apiserver (json-patch's ErrTestFailed): that is a lost race too, not a bad request.
+    429 and 5xx may pass; 409 is a lost race; 410 ends a watch. A JSON patch that does not fit the object as it is now
+    (a failed ``test``, a path that has gone) is answered 422 with :data:`PATCH_MISFIT` and no word of the test
+    (kube-apiserver 1.36, endpoints/handlers/patch.go): that is a lost race too, not a bad request. A 422 of validation
+    says which object is invalid.
     """
     if status == 404:
         return NotFound(message, status=status, reason=reason)
     if status == 409:
         kind = AlreadyExists if reason == "AlreadyExists" else Conflict
         return kind(message, status=status, reason=reason)
-    if status == 422 and ("testing value" in message or "test failed" in message.lower()):
+    if status == 422 and PATCH_MISFIT in message:
         return Conflict(message, status=status, reason=reason)
     if status == 410:
         return Gone(message, status=status, reason=reason)

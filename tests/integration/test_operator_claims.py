@@ -6,15 +6,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from operator_stand import Stand, claim, gpu_class, pod
-from operator_stand.objects import card
-from operator_stand.stand import stand_on, until
 
 from egpu import names
 from egpu.kube import Object
 from egpu.resources import CLAIMS, CLASSES, EVENTS, NODE_CARDS, NODES, PODS, SLICES
 from egpu_operator.app import Operator
 from localcluster import LocalCluster
+from operator_stand import Stand, claim, gpu_class, pod
+from operator_stand.objects import card
+from operator_stand.stand import stand_on, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("operator")]
 

@@ -5,9 +5,6 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
-from operator_stand import Stand, claim, gpu_class, pod
-from operator_stand.process import started
-from operator_stand.stand import stand_on, until
 
 from egpu import names
 from egpu.kube import Object
@@ -15,6 +12,9 @@ from egpu.resources import CLAIMS, PODS
 from egpu_operator import provision
 from egpu_operator.app import Operator
 from localcluster import LocalCluster
+from operator_stand import Stand, claim, gpu_class, pod
+from operator_stand.process import started
+from operator_stand.stand import stand_on, until
 
 pytestmark = pytest.mark.integration
 

@@ -5,15 +5,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from operator_stand import Stand, claim, gpu_class, pod
-from operator_stand.objects import card
-from operator_stand.scheduler import Extenders, scheduler
-from operator_stand.stand import stand_on, until
 
 from egpu import names
 from egpu.kube import Object
 from egpu.resources import PODS
 from localcluster import LocalCluster
+from operator_stand import Stand, claim, gpu_class, pod
+from operator_stand.objects import card
+from operator_stand.scheduler import Extenders, scheduler
+from operator_stand.stand import stand_on, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("extenders")]
 
