@@ -30,6 +30,7 @@ class Observed:
         runtime_config: the text of containerd's configuration, or "".
         library_error: why the library could not be installed, or "".
         version: of the agent.
+        address: of the agent's readiness probe, or "".
         xid_hold: seconds a card is unhealthy after a critical XID, if it answers all the while.
     """
 
@@ -43,6 +44,7 @@ class Observed:
     runtime_config: str = ""
     library_error: str = ""
     version: str = ""
+    address: str = ""
     xid_hold: float = 120.0
     status: NodeCardsStatus = field(default_factory=NodeCardsStatus)
     generation: int = 0
@@ -102,6 +104,7 @@ def status(observed: Observed, *, now: datetime) -> NodeCardsStatus:
         driver_version=first.driver_version,
         cuda_version=first.cuda_version,
         agent_version=observed.version,
+        agent_address=observed.address,
         conditions=merged,
     )
 
@@ -109,7 +112,9 @@ def status(observed: Observed, *, now: datetime) -> NodeCardsStatus:
 def wire(value: NodeCardsStatus) -> dict[str, Any]:
     """A status as the API server stores it."""
     total = sum(card.memory for card in value.cards)
+    address = {"agentAddress": value.agent_address} if value.agent_address else {}
     return {
+        **address,
         "cardCount": len(value.cards),
         "memory": quantity.format_bytes(total),
         "driverVersion": value.driver_version,

@@ -159,6 +159,7 @@ class Node:
             runtime_config=_text(self.settings.host_root / CONTAINERD_CONFIG),
             library_error=self.library_error(),
             version=__version__,
+            address=self.settings.address,
             xid_hold=self.settings.xid_hold,
             status=held.status if held else NodeCardsStatus(),
             generation=held.metadata.generation if held else 0,

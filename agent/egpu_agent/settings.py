@@ -26,6 +26,7 @@ class Settings:
         kubeconfig: None inside a pod.
         xid_hold: seconds a card is unhealthy after a critical XID, if it answers all the while.
         health_port: of /healthz and /readyz; 0 serves none.
+        pod_ip: address of this pod, or "" where it has none of its own.
     """
 
     node: str
@@ -39,6 +40,13 @@ class Settings:
     kubeconfig: str | None = None
     xid_hold: float = 120.0
     health_port: int = DEFAULT_HEALTH_PORT
+    pod_ip: str = ""
+
+    @property
+    def address(self) -> str:
+        """Where the operator can ask whether this agent is ready, or ""."""
+        host = f"[{self.pod_ip}]" if ":" in self.pod_ip else self.pod_ip
+        return f"{host}:{self.health_port}" if host and self.health_port else ""
 
     @property
     def plugin_dir(self) -> Path:
@@ -89,7 +97,7 @@ class Settings:
 
     @classmethod
     def from_arguments(cls, arguments: Sequence[str] | None = None) -> Self:
-        """From the command line; ``NODE_NAME`` and ``KUBECONFIG`` stand in for their options."""
+        """From the command line; ``NODE_NAME``, ``POD_IP`` and ``KUBECONFIG`` stand in for their options."""
         found = _parser().parse_args(arguments)
         if not found.node:
             _parser().error("which node is this? Give --node, or set NODE_NAME from the downward API (spec.nodeName)")
@@ -101,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="egpu-agent", description=__doc__)
     parser.add_argument("--node", default=os.environ.get("NODE_NAME", ""))
     parser.add_argument("--kubeconfig", default=os.environ.get("KUBECONFIG"))
+    parser.add_argument("--pod-ip", default=os.environ.get("POD_IP", ""))
     parser.add_argument("--health-port", type=int, default=default.health_port)
     parser.add_argument("--xid-hold", type=float, default=default.xid_hold)
     parser.add_argument("--driver-root", type=Path, default=None)

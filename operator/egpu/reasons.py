@@ -153,6 +153,16 @@ def slice_going(name: str) -> str:
     return f"ElasticGPU {name} is being deleted"
 
 
+def agent_down(node: str) -> str:
+    """Nobody listens where a node's agent said it does."""
+    return f"the agent of node {node} is not running; the pod is tried again (kubectl -n elasticgpu-system get pods)"
+
+
+def agent_not_ready(node: str) -> str:
+    """A node's agent that is not registered with kubelet."""
+    return f"the agent of node {node} is not registered with kubelet yet; the pod is tried again"
+
+
 def class_in_use(users: str) -> str:
     """A class deleted while used."""
     return f"in use by {users}; the class is deleted when they are"

@@ -315,6 +315,7 @@ class NodeCardsStatus(Wire):
     driver_version: str = ""
     cuda_version: str = ""
     agent_version: str = ""
+    agent_address: str = ""
     conditions: tuple[Condition, ...] = ()
 
 

@@ -11,6 +11,7 @@ from egpu.kube import Kube
 from egpu.placement import NodeView, view
 from egpu.types import Claim, GPUClass, Node, NodeCards, Pod, Slice
 from egpu.workqueue import WorkQueue
+from egpu_operator.agents import Agents
 from egpu_operator.allocator import Allocator
 from egpu_operator.claims.reconcile import ClaimReconciler
 from egpu_operator.classes.reconcile import ClassReconciler
@@ -54,7 +55,10 @@ class Operator:
         provisioner = Provisioner(kube=kube, world=world, allocator=allocator, steps=steps)
         claims = ClaimReconciler(world=world, provisioner=provisioner, recorder=self._recorder, steps=steps)
         slices = SliceReconciler(world=world, allocator=allocator, consumers=consumers, recorder=self._recorder)
-        binder = Binder(kube=kube, world=world, provisioner=provisioner, consumers=consumers, steps=steps)
+        agents = Agents(address_of=world.agent_address)
+        binder = Binder(
+            kube=kube, world=world, provisioner=provisioner, consumers=consumers, agents=agents, steps=steps
+        )
         self._retrier = Retrier(world=world)
         self.extender = Extender(world=world, binder=binder, retrier=self._retrier)
         self._waiting_claims = claims.waiting

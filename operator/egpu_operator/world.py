@@ -136,6 +136,11 @@ class World:
         """Names of the nodes where a slice has bookings; more than one only while a lost race is being cleaned up."""
         return self._booked_on.keys(slice_name)
 
+    def agent_address(self, node: str) -> str:
+        """Where a node's agent answers, or ""."""
+        held = self.node_cards.get(node)
+        return held.status.agent_address if held else ""
+
     def view(self, node: str) -> placement.NodeView | None:
         """A node's free room, or None for a node without ElasticGPUNode."""
         held = self._views.get(node)

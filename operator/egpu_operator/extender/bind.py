@@ -13,6 +13,7 @@ from egpu.kube import Kube
 from egpu.placement import Ask
 from egpu.resources import CLAIMS, PODS
 from egpu.types import Claim, Consumer, Pod, Slice
+from egpu_operator.agents import Agents
 from egpu_operator.allocator import NoRoomError
 from egpu_operator.claims import decide, status
 from egpu_operator.consumers import Consumers, InUseError
@@ -46,6 +47,7 @@ class Binder:
         world: World,
         provisioner: Provisioner,
         consumers: Consumers,
+        agents: Agents,
         steps: Steps = no_steps,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -53,6 +55,7 @@ class Binder:
         self._world = world
         self._provisioner = provisioner
         self._consumers = consumers
+        self._agents = agents
         self._steps = steps
         self._clock = clock
 
@@ -66,6 +69,8 @@ class Binder:
         pod = await self._pod(namespace=namespace, name=name, uid=uid)
         if pod.spec.node_name == node:
             return
+        if refusal := await self._agents.refusal(node):
+            raise BindError(refusal)
         wanted = uses(pod, world=self._world)
         try:
             slices = await self._slices(pod, wanted, node=node)
