@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,7 +16,7 @@
 #endif
 
 #define LOCK_WAIT_NS 100000000ull
-#define PROBES 8
+#define PROBES 4
 
 /* Descriptors exist only while this lock is held, so that a fork inherits none: one would keep a dead slot alive. */
 static egpu_lock files;
@@ -124,14 +125,8 @@ static uint64_t start_time(void) {
 
 static void introduce(struct egpu_slot *slot) {
     struct stat info;
-    int file = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);
     memset(slot->comm, 0, sizeof slot->comm);
-    if (file >= 0) {
-        ssize_t size = read(file, slot->comm, sizeof slot->comm - 1);
-        if (size > 0 && slot->comm[size - 1] == '\n')
-            slot->comm[size - 1] = 0;
-        close(file);
-    }
+    prctl(PR_GET_NAME, slot->comm);
     slot->pid = getpid();
     slot->pid_namespace = stat("/proc/self/ns/pid", &info) == 0 ? (uint64_t)info.st_ino : 0;
     slot->start_time = start_time();
@@ -161,12 +156,19 @@ static int try_slot(struct egpu_usage_header *header, uint32_t slots, int file, 
     return 0;
 }
 
+/* Of many that start at once only one goes on to lock a free slot. A slot marked by somebody who dies now is a dead one. */
+static int mark(struct egpu_slot *slot) {
+    uint32_t free = EGPU_SLOT_FREE;
+    return __atomic_compare_exchange_n(&slot->state, &free, EGPU_SLOT_USED, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+}
+
 /* The first slot in [from, to) that is free, or used by somebody dead; `tries` bounds the probes of used ones. */
 static int find_between(struct egpu_usage_header *header, int file, uint32_t from, uint32_t to, int used,
                         uint32_t tries) {
     uint32_t slots = header->slot_count;
     for (uint32_t i = from; i < to && i < slots && tries > 0; i++) {
-        if ((load_acquire(&egpu_slots(header)[i].state) != EGPU_SLOT_FREE) != used)
+        uint32_t state = load_acquire(&egpu_slots(header)[i].state);
+        if ((state != EGPU_SLOT_FREE) != used || (!used && !mark(&egpu_slots(header)[i])))
             continue;
         tries -= (uint32_t)used;
         if (try_slot(header, slots, file, i))

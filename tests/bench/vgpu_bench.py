@@ -2,9 +2,10 @@
 
     python tests/bench/vgpu_bench.py [--peer-lib PATH] [--repeat N] [--json FILE]
 
-Allocations run on the simulated driver, launches on a driver that does nothing. Each figure is the median over the
-turns of each turn's least round; `added` is the difference, `spread` the largest less the least of the turns without.
-A peer is any other library that is preloaded by LD_PRELOAD; it gets no slice.
+Allocations and starts run on the simulated driver, launches on a driver that does nothing. Each figure is the median
+over the turns of each turn's least round (of starts: their 99th percentile); `added` is the difference, `spread` the
+largest less the least of the turns without. A peer is any other library that is preloaded by LD_PRELOAD; it gets no
+slice.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from vgpu_testing import GRANULE, SOURCES, Slice, compiled, simulated, slice_of 
 
 LIVE = (0, 1_000, 10_000, 100_000)
 THREADS = (1, 8)
+STARTS = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +56,9 @@ def main() -> int:
         simulated(cards=[card]) as node,
         slice_of(70 << 30, node=node) as limited,
         slice_of(UNLIMITED, node=node) as free,
+        slice_of(79 << 30, node=node, slots=1024) as large,
     ):
-        figures = [*_allocations(limited, options), *_launches(limited, free, options)]
+        figures = [*_allocations(limited, options), *_launches(limited, free, options), _starts(large, options)]
     for figure in figures:
         peer = f"  peer {figure.peer - figure.without:+8.1f}" if figure.peer is not None else ""
         sys.stdout.write(
@@ -92,16 +95,27 @@ def _launches(limited: Slice, free: Slice, options: argparse.Namespace) -> list[
     ]
 
 
+def _starts(piece: Slice, options: argparse.Namespace) -> Figure:
+    program = compiled("bench_start", f"-L{piece.node.lib_dir}", "-lcuda")
+    return _compare(f"{STARTS} starts at once, p99", [str(program), str(STARTS)], piece, options, column=1)
+
+
 def _compare(
-    name: str, command: list[str], piece: Slice, options: argparse.Namespace, env: dict[str, str] | None = None
+    name: str,
+    command: list[str],
+    piece: Slice,
+    options: argparse.Namespace,
+    env: dict[str, str] | None = None,
+    *,
+    column: int = 0,
 ) -> Figure:
     extra = env or {}
     turns: dict[str, list[float]] = {"without": [], "with": [], "peer": []}
     for _ in range(options.repeat):
-        turns["without"].append(_least(piece.node.start(command, **extra)))
-        turns["with"].append(_least(piece.start(*command, env=extra)))
+        turns["without"].append(_figure(piece.node.start(command, **extra), column))
+        turns["with"].append(_figure(piece.start(*command, env=extra), column))
         if options.peer_lib:
-            turns["peer"].append(_least(piece.node.start(command, **extra, LD_PRELOAD=str(options.peer_lib))))
+            turns["peer"].append(_figure(piece.node.start(command, **extra, LD_PRELOAD=str(options.peer_lib)), column))
     return Figure(
         name=name,
         without=statistics.median(turns["without"]),
@@ -112,11 +126,11 @@ def _compare(
     )
 
 
-def _least(process: subprocess.Popen[str]) -> float:
+def _figure(process: subprocess.Popen[str], column: int) -> float:
     out, err = process.communicate(timeout=120)
     if process.returncode != 0:
         raise RuntimeError(f"exit {process.returncode}: {err}")
-    return float(out.split()[0])
+    return float(out.split()[column])
 
 
 if __name__ == "__main__":
