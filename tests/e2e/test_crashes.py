@@ -119,17 +119,18 @@ def test_a_force_deleted_pod_keeps_its_room_until_its_process_is_gone(stack: Sta
 
 
 def test_churn_while_operator_and_agent_are_killed(stack: Stack, nodes: tuple[Node, ...]) -> None:
+    """Deployments, since kubelet refuses a pod for good whose plug-in dies between binding and admission."""
     names = [f"churn-{i}" for i in range(16)]
     patterns = itertools.cycle(["egpu[-_]operator", "egpu[-_]agent"])
     for batch in range(4):
         chosen = names[batch * 4 : batch * 4 + 4]
-        stack.create([objects.claim(name, core=5, memory="512Mi") for name in chosen])
-        stack.create([objects.pod(name, {"main": name}, **ON_A) for name in chosen])
+        stack.apply(*(objects.claim(name, core=5, memory="512Mi") for name in chosen))
+        stack.apply(*(objects.deployment(objects.pod(name, {"main": name}, **ON_A)) for name in chosen))
         pattern = next(patterns)
         for each in nodes:
             each.exec("pkill", "-9", "-f", pattern, check=False)
-    stack.rollout("deployment/egpu-operator")
-    stack.running(*names, timeout=180)
+    for name in names:
+        stack.cluster.kubectl("wait", "--for=condition=Available", f"deployment/{name}", "--timeout=180s")
     assert_never_double_booked(stack)
     assert len(stack.list("egpu")) == len(names)
 

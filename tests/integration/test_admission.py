@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import yaml
+
 from egpu_shell import Shell, configurations
 from egpu_testing.stack import ROOT
-
 from localcluster import LocalCluster, binaries
 from localcluster.errors import ClusterError
 

@@ -15,11 +15,11 @@ from typing import Any, Self
 
 import pytest
 import yaml
+
+from egpu_operator import certs
 from egpu_shell import Shell, configurations
 from egpu_testing.stack import ROOT
 from egpu_testing.waiting import until
-
-from egpu_operator import certs
 from localcluster import LocalCluster
 
 pytestmark = pytest.mark.integration

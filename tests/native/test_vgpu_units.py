@@ -6,9 +6,9 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from vgpu_testing import ROOT, SOURCES
 
 from egpu_vgpu import usage
+from vgpu_testing import ROOT, SOURCES
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import yaml
-from egpu_testing.stack import ROOT
 
 from egpu import names
 from egpu.resources import CLAIMS, CLASSES, NODE_CARDS, SLICES
 from egpu.types import BindingMode, CardShare, ClaimSpec, ClaimStatus, GPUClass, Isolation, Reclaim, SliceSpec, Wire
+from egpu_testing.stack import ROOT
 
 Object = dict[str, Any]
 CRDS: dict[str, Object] = {

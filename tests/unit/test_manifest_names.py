@@ -3,10 +3,10 @@
 from typing import Any
 
 import yaml
-from egpu_testing.stack import ROOT
 
 from egpu import names
 from egpu_operator import certs, keeper
+from egpu_testing.stack import ROOT
 
 Object = dict[str, Any]
 OBJECTS: list[Object] = [

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from egpu_testing.stack import ROOT
 
 from egpu_operator import settings
 from egpu_operator.settings import Settings, SettingsError
+from egpu_testing.stack import ROOT
 
 
 def write(folder: Path, text: str) -> Path:

@@ -5,7 +5,7 @@ from egpu_testing.stack import Stack
 from egpu_testing.waiting import until
 from localcluster.cluster import LocalCluster
 
-KINDS = ("pods", "egpuc", "egpu", "egpuclass")
+KINDS = ("deployments", "pods", "egpuc", "egpu", "egpuclass")
 
 
 def clear(stack: Stack) -> None:

@@ -73,3 +73,23 @@ def pod(
             **spec,
         },
     }
+
+
+def deployment(template: Object) -> Object:
+    """A Deployment of one such pod, under the pod's name."""
+    name = template["metadata"]["name"]
+    labels = {**template["metadata"]["labels"], "app": name}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": 1,
+            "strategy": {"type": "Recreate"},
+            "selector": {"matchLabels": {"app": name}},
+            "template": {
+                "metadata": {"labels": labels, "annotations": template["metadata"]["annotations"]},
+                "spec": template["spec"],
+            },
+        },
+    }
