@@ -37,6 +37,12 @@ def node() -> Iterator[GpusimNode]:
         yield made
 
 
+@pytest.fixture(autouse=True)
+def empty_card(node: GpusimNode) -> None:
+    """The card has let go of what the test before held: tests look at the card's total."""
+    wait_for(lambda: node.truth().cards[0].used == 0, what="the card is empty")
+
+
 @pytest.fixture(scope="module")
 def churn(node: GpusimNode) -> Path:
     return compiled("churn", f"-L{node.lib_dir}", "-lcuda")
