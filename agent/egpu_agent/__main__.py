@@ -5,6 +5,7 @@ import logging
 import signal
 import sys
 
+from egpu import names
 from egpu.kube import Kube
 from egpu_agent.agent import Agent
 from egpu_agent.settings import Settings
@@ -24,7 +25,7 @@ async def _run(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with await Kube.connect(kubeconfig=settings.kubeconfig) as kube:
+    async with await Kube.connect(kubeconfig=settings.kubeconfig, manager=names.MANAGER_AGENT) as kube:
         await Agent(settings, kube).run(stop)
     logger.info("stopped")
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from egpu import names
 from egpu.kube import Kube
 from egpu_operator import logs, settings
 from egpu_operator.app import Operator
@@ -25,7 +26,7 @@ LONGEST_PAUSE: Final = 60.0
 
 async def serve(options: Settings) -> None:
     """Serves admission on every replica and works while leading; returns on SIGTERM or SIGINT, the Lease released."""
-    async with await Kube.connect(kubeconfig=options.kubeconfig) as kube:
+    async with await Kube.connect(kubeconfig=options.kubeconfig, manager=names.MANAGER_OPERATOR) as kube:
         server = Server(kube, options)
         await server.start_probes()
         keeper = Keeper(kube, options, use=server.use)

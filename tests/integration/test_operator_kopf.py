@@ -1,8 +1,13 @@
 """What kopf does to the objects it watches: nothing."""
 
+import asyncio
+import dataclasses
+
 import pytest
 
+from egpu.kube import Access, Kube
 from egpu.resources import CLAIMS
+from egpu_operator import watch as watch_module
 from egpu_operator.watch import KopfWatch
 from egpu_operator.world import World
 from localcluster import LocalCluster
@@ -35,3 +40,24 @@ async def test_kopf_writes_nothing(control_plane: LocalCluster) -> None:
         listed, _ = await stand.kube.list(CLAIMS, namespace=stand.namespace)
         assert {raw["metadata"]["name"]: raw["metadata"]["resourceVersion"] for raw in listed} == written
         assert not any(raw["metadata"].get("finalizers") or raw["metadata"].get("annotations") for raw in listed)
+
+
+async def test_a_deaf_kopf_is_noticed(control_plane: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kopf whose requests are refused goes on as if nothing were; whoever waits for it is told."""
+    monkeypatch.setattr(watch_module, "FIRST_CHECK", 1.0)
+    monkeypatch.setattr(watch_module, "GRACE", 1.0)
+    async with stand_on(control_plane.kubeconfig, "deaf") as stand:
+
+        async def nobody() -> Access:
+            known = await Kube.access(stand.kube)
+            return dataclasses.replace(known, token="nobody", certificate_file=None, key_file=None)  # noqa: S106
+
+        monkeypatch.setattr(stand.kube, "access", nobody)
+        world = World(stand.kube)
+        watch = KopfWatch(kube=stand.kube, claims=world.claims, classes=world.classes)
+        await watch.start()
+        await stand.create(claim("unheard"))
+        with pytest.raises(RuntimeError, match="no longer watches elasticgpuclaims"):
+            await asyncio.wait_for(watch.run(), timeout=30)
+        assert world.claims.get(f"{stand.namespace}/unheard") is not None
+        await watch.stop()
