@@ -85,19 +85,26 @@ class Agent:
         self._probes = Probes(port=settings.health_port, ready=self._missing)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Runs until told to stop; then lets kubelet's calls under way finish."""
+        """Runs until told to stop; then says so, and lets kubelet's calls under way finish."""
         await self._start()
+        closing = asyncio.Event()
         background = asyncio.create_task(self._background(), name="background")
         try:
             async with asyncio.TaskGroup() as tasks:
                 for plugin in self._plugins:
-                    tasks.create_task(plugin.run(stop), name=plugin.resource)
-                tasks.create_task(_until(stop, background), name="stop")
+                    tasks.create_task(plugin.run(closing), name=plugin.resource)
+                tasks.create_task(self._leave(stop, background, closing), name="stop")
         finally:
             background.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await background
             await self._probes.close()
+
+    async def _leave(self, stop: asyncio.Event, background: asyncio.Task[None], closing: asyncio.Event) -> None:
+        """The word first, then the plug-ins: no pod is sent here any more when kubelet loses them."""
+        await _until(stop, background)
+        await self.node.leave()
+        closing.set()
 
     async def _start(self) -> None:
         """Everything that must hold before kubelet's first call, from this node's files alone."""

@@ -29,6 +29,7 @@ class Observed:
         runtime: the runtime's version as the Node says, or "".
         runtime_config: the text of containerd's configuration, or "".
         library_error: why the library could not be installed, or "".
+        leaving: the agent is stopping.
         version: of the agent.
         address: of the agent's readiness probe, or "".
         xid_hold: seconds a card is unhealthy after a critical XID, if it answers all the while.
@@ -43,6 +44,7 @@ class Observed:
     runtime: str = ""
     runtime_config: str = ""
     library_error: str = ""
+    leaving: bool = False
     version: str = ""
     address: str = ""
     xid_hold: float = 120.0
@@ -70,6 +72,8 @@ def cards(observed: Observed, *, now: float) -> tuple[Card, ...]:
 
 def ready(observed: Observed) -> tuple[bool, str, str]:
     """Status, reason and message of the node's condition Ready: the first thing that is wrong."""
+    if observed.leaving:
+        return False, reasons.AGENT_STOPPED, reasons.agent_stopped()
     if observed.failures and not observed.readings:
         reason, message = observed.failures[0]
         return False, reason, message

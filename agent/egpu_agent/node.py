@@ -26,6 +26,8 @@ EVENT_WAIT = 1.0
 RUNTIME_PERIOD = 300.0
 CONTAINERD_CONFIG = Path("etc/containerd/config.toml")
 FAULTS_KEPT = 256
+LEAVE_LIMIT = 2.0
+"""Seconds in which a stopping agent tells the API server so, if it can."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,6 +55,7 @@ class Node:
     _look: asyncio.Event = field(default_factory=asyncio.Event)
     _runtime: str = ""
     _runtime_read: float = 0.0
+    _leaving: bool = False
 
     def __post_init__(self) -> None:
         """Watches the one object."""
@@ -91,6 +94,15 @@ class Node:
             for provider in self.providers:
                 tasks.create_task(self._listen(provider), name=f"events-{provider.name}")
             tasks.create_task(self._publish_forever(), name="inventory")
+
+    async def leave(self) -> None:
+        """Publishes that nobody serves this node until an agent is back."""
+        self._leaving = True
+        try:
+            async with asyncio.timeout(LEAVE_LIMIT):
+                await self._once()
+        except (errors.KubeError, TimeoutError) as error:
+            logger.warning("leaving unannounced: %r", error)
 
     async def _publish_forever(self) -> None:
         while True:
@@ -158,6 +170,7 @@ class Node:
             runtime=self._runtime,
             runtime_config=_text(self.settings.host_root / CONTAINERD_CONFIG),
             library_error=self.library_error(),
+            leaving=self._leaving,
             version=__version__,
             address=self.settings.address,
             xid_hold=self.settings.xid_hold,

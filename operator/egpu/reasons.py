@@ -153,6 +153,11 @@ def slice_going(name: str) -> str:
     return f"ElasticGPU {name} is being deleted"
 
 
+def agent_stopped() -> str:
+    """An agent's last word."""
+    return "the agent has stopped; slices that run are kept, new ones wait for an agent"
+
+
 def agent_down(node: str) -> str:
     """Nobody listens where a node's agent said it does."""
     return f"the agent of node {node} is not running; the pod is tried again (kubectl -n elasticgpu-system get pods)"
@@ -180,6 +185,7 @@ DRIVER_FAILED: Final = "DriverFailed"
 NOT_REGISTERED: Final = "PluginNotRegistered"
 RUNTIME_WITHOUT_CDI: Final = "RuntimeWithoutCDI"
 LIBRARY_MISSING: Final = "LibraryMissing"
+AGENT_STOPPED: Final = "AgentStopped"
 
 # Reasons of a slice's condition Ready, the agent's.
 SLICE_USABLE: Final = "Usable"

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from collections import defaultdict
 
 import pytest
@@ -145,7 +146,8 @@ def test_without_an_agent_a_pod_waits_and_then_runs(stack: Stack, node: Node) ->
     try:
         until("no agent is left", lambda: not _system_pods(stack, "agent"))
         stack.apply(objects.claim("c", core=10, memory="1Gi"), objects.pod("waits", {"main": "c"}))
-        until("its event says what is missing", lambda: "elasticgpu.io/slice" in stack.events("waits"))
+        missing = re.compile("agent not ready|Insufficient elasticgpu.io/slice")
+        until("its event says what is missing", lambda: missing.search(stack.events("waits")))
         stack.apply(objects.pod("bystander"))
         stack.running("bystander")
     finally:

@@ -83,6 +83,7 @@ def test_health_of_cards(observed: dict[str, Any], healths: dict[str, str]) -> N
             {"readings": [BOTH], "runtime": "containerd://1.6.20"}, False, "RuntimeWithoutCDI", id="old-runtime"
         ),
         pytest.param({"readings": [BOTH], "runtime": "containerd://2.1.4"}, True, "Ready", id="new-runtime"),
+        pytest.param({"readings": [BOTH], "leaving": True}, False, "AgentStopped", id="stopping"),
         pytest.param({"readings": [BOTH], "unregistered": ["a/b"]}, False, "PluginNotRegistered", id="unregistered"),
     ],
 )

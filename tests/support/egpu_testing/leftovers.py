@@ -1,16 +1,28 @@
 """What a test may not leave behind: bookings, slices, CDI specs, pages, memory of a card."""
 
+from collections.abc import Sequence
+
 from egpu_testing import truth
 from egpu_testing.stack import Stack
 from egpu_testing.waiting import until
 from localcluster.cluster import LocalCluster
 
-KINDS = ("deployments", "pods", "egpuc", "egpu", "egpuclass")
+WORKLOADS = ("deployments", "pods", "egpuc")
+KINDS = (*WORKLOADS, "egpu", "egpuclass")
 
 
 def clear(stack: Stack) -> None:
     """Deletes every pod, claim, slice and class, in that order, and waits until they are gone."""
-    for kind in KINDS:
+    _delete(stack, KINDS)
+
+
+def clear_workloads(stack: Stack) -> None:
+    """The same for Deployments, pods and claims alone."""
+    _delete(stack, WORKLOADS)
+
+
+def _delete(stack: Stack, kinds: Sequence[str]) -> None:
+    for kind in kinds:
         stack.cluster.kubectl("delete", kind, "--all", "--wait=true", "--timeout=90s", "--ignore-not-found")
 
 
