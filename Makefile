@@ -55,7 +55,9 @@ test: setup lint native ## Every test, the ones on a real cluster included.
 
 .PHONY: test-kind
 test-kind: $(READY) native ## The end-to-end tests on a kind cluster (needs Docker and kind).
+	@mkdir -p build
 	kind create cluster --name egpu --config tests/cluster/kind.yaml --kubeconfig build/kind.kubeconfig
+	kind load image-archive "$$($(PY) -m localcluster image | tail -1)" --name egpu
 	KUBECONFIG=$(CURDIR)/build/kind.kubeconfig $(PYTEST) tests/e2e; status=$$?; kind delete cluster --name egpu; exit $$status
 
 .PHONY: bench
