@@ -58,11 +58,19 @@ test-kind: $(READY) native ## The end-to-end tests on a kind cluster (needs Dock
 	@mkdir -p build
 	kind create cluster --name egpu --config tests/cluster/kind.yaml --kubeconfig build/kind.kubeconfig
 	kind load image-archive "$$($(PY) -m localcluster image | tail -1)" --name egpu
-	KUBECONFIG=$(CURDIR)/build/kind.kubeconfig $(PYTEST) tests/e2e; status=$$?; kind delete cluster --name egpu; exit $$status
+	$(MAKE) test-cluster KUBECONFIG=$(CURDIR)/build/kind.kubeconfig; status=$$?; kind delete cluster --name egpu; exit $$status
+
+.PHONY: test-cluster
+test-cluster: $(READY) native ## The same on the cluster of KUBECONFIG; empties its default namespace.
+	EGPU_TEST_KUBECONFIG=$(KUBECONFIG) $(PYTEST) tests/e2e
 
 .PHONY: bench
-bench: setup native ## The benchmarks; figures go to build/bench.
-	@$(PYTEST) -q -s tests/bench
+bench: setup native bench-vgpu ## The benchmarks: the library, claims, kopf, the scheduler's retries.
+	@for script in claim_latency scheduler_retry kopf_index; do echo "==> $$script"; $(PY) tests/bench/$$script.py; done
+
+.PHONY: bench-vgpu
+bench-vgpu: $(READY) native ## What the library adds to a launch and to an allocation.
+	@$(PY) tests/bench/vgpu_bench.py
 
 .PHONY: clean
 clean: ## Removes what was built here; caches of the user stay.

@@ -15,8 +15,11 @@ from localcluster.existing import ExistingCluster, from_kubeconfig
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[LocalCluster | ExistingCluster]:
-    """Two nodes with simulated cards of their own, or the cluster that KUBECONFIG names."""
-    if config := os.environ.get("KUBECONFIG"):
+    """Two nodes with simulated cards of their own, or the cluster that `make test-cluster` was given.
+
+    Not KUBECONFIG itself: the tests delete every pod and claim of the default namespace.
+    """
+    if config := os.environ.get("EGPU_TEST_KUBECONFIG"):
         yield from_kubeconfig(Path(config))
         return
     folder = Path(os.environ.get("EGPU_TEST_DIR", ROOT / "build")) / "e2e-cluster"
@@ -50,7 +53,7 @@ def stack(installed: Stack) -> Iterator[Stack]:
 def nodes(cluster: LocalCluster | ExistingCluster) -> tuple[Node, ...]:
     """The nodes, for tests that reach into them."""
     if not isinstance(cluster, LocalCluster):
-        pytest.skip("reaches into nodes; the cluster of KUBECONFIG gives no access to them")
+        pytest.skip("reaches into nodes; this cluster gives no access to them")
     return cluster.nodes
 
 
@@ -58,5 +61,5 @@ def nodes(cluster: LocalCluster | ExistingCluster) -> tuple[Node, ...]:
 def local(cluster: LocalCluster | ExistingCluster) -> LocalCluster:
     """The cluster, for tests that break parts of it."""
     if not isinstance(cluster, LocalCluster):
-        pytest.skip("breaks parts of the cluster; the one of KUBECONFIG is not ours to break")
+        pytest.skip("breaks parts of the cluster; this one is not ours to break")
     return cluster
