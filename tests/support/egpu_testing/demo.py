@@ -57,8 +57,7 @@ def up() -> None:
     stack.apply(EXAMPLE)
     tell(f"{EXAMPLE.relative_to(ROOT)} applied")
     stack.running(*PODS)
-    for pod in PODS:
-        until(f"{pod} has spoken", lambda name=pod: LAST_LINE in stack.logs(name), timeout=30)
+    until("both have spoken", lambda: all(LAST_LINE in stack.logs(pod) for pod in PODS), timeout=30)
     tell("both pods run")
     show(cluster, stack)
 

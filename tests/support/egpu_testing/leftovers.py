@@ -29,8 +29,9 @@ def _delete(stack: Stack, kinds: Sequence[str]) -> None:
 def expect_none(stack: Stack) -> None:
     """Nothing of any slice is left at the API server, on a node or on a card."""
     until("no card is booked", lambda: not bookings(stack), timeout=30)
-    if isinstance(stack.cluster, LocalCluster):
-        until("no node holds anything of a slice", lambda: not on_nodes(stack.cluster), timeout=30)
+    local = stack.cluster
+    if isinstance(local, LocalCluster):
+        until("no node holds anything of a slice", lambda: not on_nodes(local), timeout=30)
 
 
 def bookings(stack: Stack) -> list[str]:

@@ -115,12 +115,17 @@ class Stack:
 
     def running(self, *pods: str, timeout: float = 60.0, namespace: str = "default") -> None:
         """Waits until the pods' containers run."""
-        for pod in pods:
-            until(
-                f"pod {pod} is Running",
-                lambda name=pod: self.get("pod", name, namespace=namespace)["status"].get("phase") == "Running",
-                timeout=timeout,
-            )
+
+        def all_run() -> bool:
+            phases = {
+                pod["metadata"]["name"]: pod["status"].get("phase") for pod in self.list("pods", namespace=namespace)
+            }
+            late = {pod: phases.get(pod) for pod in pods if phases.get(pod) != "Running"}
+            if late:
+                raise LookupError(f"not running: {late}")
+            return True
+
+        until(f"{len(pods)} pods run", all_run, timeout=timeout, every=0.25)
 
     def gone(self, kind: str, name: str, *, timeout: float = 60.0) -> None:
         """Waits until an object is no more."""

@@ -13,7 +13,9 @@ MIB = 1024**2
 class Node(Protocol):
     """A node whose files can be reached from here."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The node's name."""
 
     def path(self, inside: str) -> Path:
         """The place on this machine of a file of the node."""
