@@ -14,6 +14,9 @@ from egpu_agent.providers.base import Fault, FaultKind, Reading
 APPLICATION_XIDS: Final = frozenset((13, 31, 43, 45, 68, 109))
 """XIDs that a program causes and that leave the card sound; those that NVIDIA's device plug-in passes over."""
 
+MODELS_LENGTH: Final = 1024
+"""Characters that the schema leaves to the summary of models."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
@@ -120,6 +123,7 @@ def wire(value: NodeCardsStatus) -> dict[str, Any]:
     return {
         **address,
         "cardCount": len(value.cards),
+        "models": ", ".join(dict.fromkeys(card.model for card in value.cards))[:MODELS_LENGTH],
         "memory": quantity.format_bytes(total),
         "driverVersion": value.driver_version,
         "cudaVersion": value.cuda_version,
