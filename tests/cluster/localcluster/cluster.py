@@ -112,8 +112,8 @@ class LocalCluster:
             ClusterError: Something is missing on the machine, the folder is taken, a program ended, or time ran out.
                 What was started is ended again; the logs stay in the folder.
         """
-        started = time.monotonic()
         spec = self._prepare()
+        started = time.monotonic()
         try:
             for text in readiness.wait(spec, deadline=started + timeout, alive=self._check_supervisor):
                 self._tell(f"{time.monotonic() - started:6.1f} s  {text}")

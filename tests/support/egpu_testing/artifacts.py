@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from egpu_testing.stack import ROOT
-from localcluster import image
+from localcluster import binaries, image
 
 BUILD = ROOT / "build"
 DRIVER = BUILD / "gpusim"
@@ -34,5 +34,7 @@ def _compile(source: Path, target: Path, libraries: list[str]) -> Path:
 
 def images(*, tell: Callable[[str], None] = lambda _: None) -> list[Path]:
     """The archive of every image that the cluster runs, built as far as it is out of date."""
-    tell("the image of operator and agent, the demo's image, kube-scheduler's image")
+    tell("the programs of a cluster: Kubernetes, etcd, containerd, CoreDNS")
+    binaries.folder(binaries.EVERYTHING)
+    tell("the images: operator and agent, the demo's programs, kube-scheduler")
     return [image.archive(image.product(), image.demo(programs()), image.scheduler())]
