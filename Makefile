@@ -7,7 +7,6 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
-NATIVE_SOURCES := $(shell find libvgpu tests/gpusim -name '*.[ch]' -o -name '*.def' -o -name 'build*.py' 2>/dev/null)
 PYTEST := $(PY) -m pytest
 
 .PHONY: help

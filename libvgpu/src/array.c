@@ -90,18 +90,5 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DE
           cuMipmappedArrayCreate, pHandle, pMipmappedArrayDesc, numMipmapLevels);
 }
 
-#define DESTROY(name, type)                                                                                           \
-    CUresult name(type handle) {                                                                                      \
-        struct egpu_entry entry;                                                                                      \
-        struct egpu_state *state = egpu_inside ? NULL : egpu_state();                                                 \
-        int known = state != NULL && egpu_map_take(&state->map, EGPU_SPACE_ARRAY, (uintptr_t)handle, &entry);         \
-        CUresult result = EGPU_CALL(CUDA_ERROR_NOT_FOUND, name, handle);                                              \
-        if (known && result == CUDA_SUCCESS)                                                                          \
-            egpu_entry_release(state, &entry);                                                                        \
-        else if (known)                                                                                               \
-            egpu_map_put(&state->map, &entry);                                                                        \
-        return result;                                                                                                \
-    }
-
-DESTROY(cuArrayDestroy, CUarray)
-DESTROY(cuMipmappedArrayDestroy, CUmipmappedArray)
+EGPU_DESTROY(EGPU_SPACE_ARRAY, cuArrayDestroy, CUarray)
+EGPU_DESTROY(EGPU_SPACE_ARRAY, cuMipmappedArrayDestroy, CUmipmappedArray)

@@ -65,4 +65,18 @@ int egpu_spare_release(struct egpu_state *state, uint32_t card);
 /* Bring what is charged for pools in line with what the driver reserves for them. */
 void egpu_pools_refresh(struct egpu_state *state);
 
+/* Define a call that ends an object charged under its handle: the charge goes when the driver has ended the object. */
+#define EGPU_DESTROY(space, name, type)                                                                               \
+    CUresult name(type handle) {                                                                                      \
+        struct egpu_entry entry;                                                                                      \
+        struct egpu_state *state = egpu_inside ? NULL : egpu_state();                                                 \
+        int known = state != NULL && egpu_map_take(&state->map, space, (uintptr_t)handle, &entry);                    \
+        CUresult result = EGPU_CALL(CUDA_ERROR_NOT_FOUND, name, handle);                                              \
+        if (known && result == CUDA_SUCCESS)                                                                          \
+            egpu_entry_release(state, &entry);                                                                        \
+        else if (known)                                                                                               \
+            egpu_map_put(&state->map, &entry);                                                                        \
+        return result;                                                                                                \
+    }
+
 #endif

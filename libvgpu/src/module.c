@@ -93,18 +93,5 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, int *ji
          numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions);
 }
 
-#define UNLOAD(name, type)                                                                                            \
-    CUresult name(type handle) {                                                                                      \
-        struct egpu_entry entry;                                                                                      \
-        struct egpu_state *state = egpu_inside ? NULL : egpu_state();                                                 \
-        int known = state != NULL && egpu_map_take(&state->map, EGPU_SPACE_MODULE, (uintptr_t)handle, &entry);        \
-        CUresult result = EGPU_CALL(CUDA_ERROR_NOT_FOUND, name, handle);                                              \
-        if (known && result == CUDA_SUCCESS)                                                                          \
-            egpu_entry_release(state, &entry);                                                                        \
-        else if (known)                                                                                               \
-            egpu_map_put(&state->map, &entry);                                                                        \
-        return result;                                                                                                \
-    }
-
-UNLOAD(cuModuleUnload, CUmodule)
-UNLOAD(cuLibraryUnload, CUlibrary)
+EGPU_DESTROY(EGPU_SPACE_MODULE, cuModuleUnload, CUmodule)
+EGPU_DESTROY(EGPU_SPACE_MODULE, cuLibraryUnload, CUlibrary)

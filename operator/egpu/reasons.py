@@ -193,7 +193,6 @@ SLICE_ATTACHED: Final = "Attached"
 SLICE_CARD_UNHEALTHY: Final = "CardUnhealthy"
 SLICE_CARD_MISSING: Final = "CardMissing"
 SLICE_RELEASING: Final = "Releasing"
-SLICE_RELEASED: Final = "Released"
 
 
 def not_registered(resources: str) -> str:
